@@ -163,6 +163,26 @@ def test_the_network_does_without_torchs_compiler() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_help_imports_no_package_that_it_does_not_need() -> None:
+    """They would take most of its time."""
+    for command, heavy in (((), {"rich", "numpy", "torch", "pydantic"}), (("predict",), {"rich", "numpy", "torch"})):
+        words = ["qcn", *command, "--help"]
+        code = f"import sys\nsys.argv = {words}\nfrom qcn.cli import main\ntry: main()\n"
+        code += f"finally: print('imported', sorted({heavy} & set(sys.modules)))"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == "imported []", command
+
+
+def test_help_shows_commands_by_section_and_whole_sentences() -> None:
+    lines = run("--help").stdout.splitlines()
+    sections = [line for line in lines if re.fullmatch(r"\S.*:", line)]
+    assert sections == ["Options:", "Train:", "Deploy:", "Trust:", "A bundle in your hands:"]
+    assert "  predict        Classify pictures, videos or camera frames." in lines
+    for command in ("", "datasets", "report"):
+        assert "..." not in run(*command.split(), "--help").stdout.partition("\n")[2], command
+    assert "[default: 16; 1<=x<=65536]" in run("predict", "--help").stdout
+
+
 def test_help_answers_within_a_second() -> None:
     """Of a processor's time: what else runs does not count."""
 

@@ -485,8 +485,9 @@ def test_threads_that_wait_sleep_unless_the_user_says_otherwise(qcn: Command, mo
     qcn("datasets", "list")
     assert os.environ["OMP_WAIT_POLICY"] == "active"
     monkeypatch.delenv("OMP_WAIT_POLICY")
+    monkeypatch.delenv("OPENBLAS_THREAD_TIMEOUT", raising=False)
     qcn("datasets", "list")
-    assert os.environ["OMP_WAIT_POLICY"] == "passive"
+    assert os.environ["OMP_WAIT_POLICY"] == "passive" and os.environ["OPENBLAS_THREAD_TIMEOUT"] == "4"
 
 
 def test_a_run_of_torch_leaves_nothing_in_tmp(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

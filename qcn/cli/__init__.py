@@ -8,17 +8,18 @@ import signal
 import sys
 import warnings
 from importlib import import_module
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 import qcn
 from qcn.errors import MissingError, QcnError, UsageError
 from qcn.terminal.text import readable, started
 
-# Each command's module, and the panel of `qcn --help` that it stands in. It is imported when the command is used.
+# Each command's module, and the section of `qcn --help` that it stands in. It is imported when the command is used.
 LEARN, DEPLOY, BUNDLE, TRUST = "Train", "Deploy", "A bundle in your hands", "Trust"
 COMMANDS = {
     "train": ("train", LEARN),
@@ -40,13 +41,12 @@ COMMANDS = {
 }
 
 
-def _listing(name: str) -> dict[str, Any]:
-    """What the list of commands shows of one, read from its source: importing all of them takes a second."""
-    module, panel = COMMANDS[name]
-    source = (Path(__file__).parent / f"{module}.py").read_text(encoding="utf-8")
-    function = rf'^def {name.replace("-", "_")}\(.*?"""(.*?)"""'
-    result = re.search(r'^app = typer\.Typer\(help="(.*?)"', source, re.M) or re.search(function, source, re.M | re.S)
-    return {"help": result[1] if result else None, "rich_help_panel": panel}
+def _summary(name: str) -> str:
+    """The help of a command in the list of commands, read from its source: importing all of them takes a second."""
+    source = (Path(__file__).parent / f"{COMMANDS[name][0]}.py").read_text(encoding="utf-8")
+    group, function = r'^app = typer\.Typer\(\s*help="(.*?)"', rf'^def {name.replace("-", "_")}\(.*?"""(.*?)"""'
+    result = re.search(group, source, re.M) or re.search(function, source, re.M | re.S)
+    return " ".join(result[1].split()) if result else ""
 
 
 class LazyCommands(dict[str, Any]):
@@ -57,15 +57,14 @@ class LazyCommands(dict[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if super().__getitem__(name) is None:
-            module, panel = COMMANDS[name]
-            of = import_module(f"qcn.cli.{module}")
+            of = import_module(f"qcn.cli.{COMMANDS[name][0]}")
             if hasattr(of, "app"):
                 command: Any = typer.main.get_group(of.app)
             else:
-                alone = typer.Typer(add_completion=False)
+                alone = typer.Typer(add_completion=False, rich_markup_mode=None)
                 alone.command(name)(getattr(of, name.replace("-", "_")))
                 command = typer.main.get_command(alone)
-            command.name, command.rich_help_panel = name, panel
+            command.name = name
             self[name] = command
         return super().__getitem__(name)
 
@@ -79,17 +78,27 @@ class LazyCommands(dict[str, Any]):
         return [self[name] for name in self]
 
 
+class Group(TyperGroup):
+    """Commands below a command. Its help shows the whole help of each: Typer would cut it short."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.help) for name, command in self.commands.items()])
+
+
 class Commands(TyperGroup):
-    """The commands of `qcn`. Its own help shows their first sentences without importing them."""
+    """The commands of `qcn`. Its own help shows what each does without importing it."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.commands = LazyCommands()
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        commands, self.commands = self.commands, {name: TyperCommand(name, **_listing(name)) for name in COMMANDS}
-        super().format_help(ctx, formatter)
-        self.commands = commands
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The commands by section, in columns of one width."""
+        width = max(map(len, COMMANDS))
+        for title, names in groupby(COMMANDS, key=lambda name: COMMANDS[name][1]):
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:{width}}", _summary(name)) for name in names])
 
     def list_commands(self, ctx: Any) -> list[str]:
         """In the order above, without making any."""
@@ -101,6 +110,7 @@ app = typer.Typer(
     help="Train a Quaternion Capsule Network and carry it to a verified, fast engine on an edge device.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: importing rich would take most of its time
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -150,6 +160,7 @@ def _prepare() -> None:
     # torch's threads sleep while they wait. Else they spin, and on a busy machine keep those that work from working.
     # Read when torch is loaded; a user's own choice stays.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # else numpy's threads spin for 0.1 s once started
     os.environ.setdefault("DNNL_JIT_PROFILE", "0")  # else on ARM every run of torch leaves /tmp/perf-PID.map behind
     for descriptor in range(3):
         try:

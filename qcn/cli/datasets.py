@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from qcn.cli import complete
+from qcn.cli import Group, complete
 from qcn.cli.options import DATA, DataDir, data_dir_option, takes
 from qcn.cli.say import say, say_next
 from qcn.cli.say import show as show_table
@@ -28,7 +28,12 @@ NameOrFolder = Annotated[
     ),
 ]
 
-app = typer.Typer(help="List, download, view and check data sets.", no_args_is_help=True)
+app = typer.Typer(
+    help="List, download, view and check data sets.",
+    cls=Group,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 
 @app.command("list")

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from qcn.cli import complete
 from qcn.cli.options import data_dir_option, takes
@@ -15,6 +14,8 @@ from qcn.terminal.tables import table_of
 from qcn.terminal.text import readable
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from qcn.direction import DirectionErrors
     from qcn.evaluate import Result
     from qcn.evaluate.directions import DirectionResult
@@ -63,7 +64,7 @@ def evaluate(
         say_next("qcn", "export", done.model, *data_dir_option(request.data_dir))
 
 
-def overall(results: list["Result"], title: str) -> Table:
+def overall(results: list["Result"], title: str) -> "Table":
     """One row per split."""
     tops = [f"top-{k} error" for k in {result.top.k for result in results if result.top}]
     numbers = ("images", "error", "95 % interval", *tops, "calibration error")
@@ -76,7 +77,7 @@ def overall(results: list["Result"], title: str) -> Table:
     return table
 
 
-def by_class(result: "Result") -> Table:
+def by_class(result: "Result") -> "Table":
     """One row per class of a split."""
     numbers = ("images", "error", "95 % interval")
     title = f"{result.split}, by class"
@@ -91,7 +92,7 @@ def by_class(result: "Result") -> Table:
 ANGLES = ("right answers", "median angle off", "mean", "within 15°", "within 30°", "within the spread")
 
 
-def directions(results: list["Result"]) -> Table:
+def directions(results: list["Result"]) -> "Table":
     """How far directions are off, one row per split, beside the error."""
     title = "direction of view, of images classified right"
     table = table_of("split", "error", *ANGLES, right=("error", *ANGLES), whole=("split",), framed=True, title=title)
@@ -101,7 +102,7 @@ def directions(results: list["Result"]) -> Table:
     return table
 
 
-def direction_by_class(result: "Result", direction: "DirectionResult") -> Table:
+def direction_by_class(result: "Result", direction: "DirectionResult") -> "Table":
     """One row per class of a split."""
     title = f"{result.split}, direction of view by class"
     table = table_of("class", "error", *ANGLES, right=("error", *ANGLES), framed=True, title=title)
@@ -118,7 +119,7 @@ def _angles(errors: "DirectionErrors") -> list[str]:
     return [f"{errors.images:,}", *(f"{one:.1f}°" for one in degrees), *(f"{100 * one:.1f} %" for one in shares)]
 
 
-def by_known(result: "Result") -> Table:
+def by_known(result: "Result") -> "Table":
     """What is called known: right answers on the split, and pictures of other things."""
     numbers = ("pictures", "called known", "95 % interval", "told from test images")
     title = f"{result.split}: what it calls known"

@@ -4,15 +4,20 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
+from qcn.cli import Group
 from qcn.cli.options import DATA, DataDir, MaxRegression, OtherNetwork
 from qcn.cli.say import command, say, say_next, show
 from qcn.errors import UsageError
 from qcn.terminal.progress import shown
 from qcn.terminal.tables import table_of
 
-app = typer.Typer(help="Combine the reports of many devices; see what they met in the field.", no_args_is_help=True)
+app = typer.Typer(
+    help="Combine the reports of many devices; see what they met in the field.",
+    cls=Group,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 
 @app.command()
@@ -34,6 +39,8 @@ def merge(
     max_regression: MaxRegression = 0.1,
 ) -> None:
     """Combine the reports of many devices into one page: verdicts, accuracy, latency, energy, drift."""
+    from rich.text import Text
+
     from qcn.verify.parity.results import COLOURS, WORDS
     from qcn.verify.report import merge as merging
 

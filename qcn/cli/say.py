@@ -3,14 +3,14 @@
 import os
 import sys
 import textwrap
+from typing import TYPE_CHECKING
 
 import typer
-from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from qcn.terminal.text import command_line, readable, started
+
+if TYPE_CHECKING:  # rich is imported once a table is shown
+    from rich.table import Table
 
 STATUS = 9  # characters of the longest status, `untrusted`
 IN_A_PIPE = 130  # columns where nobody says how many there are
@@ -36,8 +36,11 @@ def say_next(program: str, *arguments: object) -> None:
     say(f"next: {command_line(*(started if program == 'qcn' else [program]), *arguments)}")
 
 
-def show(table: Table) -> None:
+def show(table: "Table") -> None:
     """Print a table; as a list where its words, and cells that do not wrap, are wider than the terminal."""
+    from rich.cells import cell_len
+    from rich.console import Console
+
     console = Console(markup=False, emoji=False, highlight=False)
     if not (console.is_terminal or "COLUMNS" in os.environ):
         console = Console(markup=False, emoji=False, highlight=False, width=IN_A_PIPE)
@@ -68,4 +71,4 @@ def _wrapped(line: str, width: int, indent: str = "") -> str:
 
 
 def _plain(cell: object) -> str:
-    return readable(cell.plain if isinstance(cell, Text) else str(cell))
+    return readable(str(cell))  # of rich's Text: what it says, without its style

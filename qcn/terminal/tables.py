@@ -1,10 +1,10 @@
 """Tables for a terminal."""
 
 from collections.abc import Collection
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from rich.box import HEAVY_HEAD
-from rich.table import Table
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def table_of(
@@ -13,8 +13,11 @@ def table_of(
     whole: Collection[str] = (),
     title: str | None = None,
     framed: bool = False,
-) -> Table:
+) -> "Table":
     """An empty table: columns on the `right`, as numbers are, and those that stay `whole` and never break a line."""
+    from rich.box import HEAVY_HEAD
+    from rich.table import Table
+
     table = Table(box=HEAVY_HEAD if framed else None, title=title, title_justify="center" if framed else "left")
     for heading in headings:
         justify: Literal["left", "right"] = "right" if heading in right else "left"
