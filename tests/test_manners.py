@@ -490,6 +490,15 @@ def test_threads_that_wait_sleep_unless_the_user_says_otherwise(qcn: Command, mo
     assert os.environ["OMP_WAIT_POLICY"] == "passive" and os.environ["OPENBLAS_THREAD_TIMEOUT"] == "4"
 
 
+def test_verify_parity_has_torch_use_large_pages(qcn: Command, bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    for before, after in (("0", "0"), (None, "1")):
+        monkeypatch.delenv("THP_MEM_ALLOC_ENABLE", raising=False)
+        if before:
+            monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", before)
+        assert qcn("verify-parity", bundle.folder, "--backends", "torch")[0] == 0
+        assert os.environ["THP_MEM_ALLOC_ENABLE"] == after
+
+
 def test_a_run_of_torch_leaves_nothing_in_tmp(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """oneDNN, in torch for ARM, would write the names of its machine code there."""
     monkeypatch.delenv("DNNL_JIT_PROFILE", raising=False)  # which `main` sets in this process, for other tests

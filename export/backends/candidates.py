@@ -70,9 +70,9 @@ class Candidate:
         """Its runner, not yet open, with the artefact's bytes, whose hash was checked.
 
         What may be a stranger's program runs isolated. With `every_layer` it gives out every capsule layer too, in
-        backends that can be made to.
+        backends that can be made to. It is for checking answers, not for timing them.
         """
-        runner = self._runner(bundle, every_layer)
+        runner = self._runner(bundle, every_layer, thrifty=True)
         return self._isolated(runner, time_limit) if self.backend.isolated else runner
 
     def isolated(self, bundle: Bundle, time_limit: float = TIME_LIMIT) -> "IsolatedRunner":
@@ -89,11 +89,11 @@ class Candidate:
 
         return IsolatedRunner(runner, self.backend.name, carries_code=self.artefact.carries_code, time_limit=time_limit)
 
-    def _runner(self, bundle: Bundle, every_layer: bool = False) -> Runner:
+    def _runner(self, bundle: Bundle, every_layer: bool = False, thrifty: bool = False) -> Runner:
         if self.untrusted:
             raise UsageError(f"{self.artefact.file} is not run: {self.untrusted}")
         layers = capsule_layers(bundle) if every_layer and self.backend.shows_layers else ()
-        options = Options(self.backend.device, self.precision, self.backend.kernels, layers)
+        options = Options(self.backend.device, self.precision, self.backend.kernels, layers, thrifty=thrifty)
         return _create(self.backend, ModelFile.of_bundle(bundle, self.artefact), options)
 
 

@@ -42,12 +42,13 @@ serve(*map(int, sys.argv[1:]))
 # What Python, the backends and their libraries read. Anything else, such as a token, stays here.
 NEEDED = (
     *("PATH", "HOME", "TMPDIR", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD"),
-    *("PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONDONTWRITEBYTECODE"),
+    *("PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONDONTWRITEBYTECODE", "THP_MEM_ALLOC_ENABLE"),
 )
 NEEDED_PREFIXES = (
     *("QCN_", "CUDA_", "NVIDIA_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "DNNL_"),
     *("LC_", "XDG_CACHE_"),
 )
+LARGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}  # for large arrays: Linux clears many small ones slowly
 SIGNALS = {one.value: one.name for one in signal.Signals}
 
 
@@ -86,7 +87,7 @@ class IsolatedRunner(Runner):
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 pass_fds=(theirs_in, theirs_out),
-                env=_environment(os.environ),
+                env=_environment(os.environ) | (LARGE_PAGES if self.options.thrifty else {}),
                 cwd=os.sep,
                 start_new_session=True,  # so that its process group can be ended with it
             )

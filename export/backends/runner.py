@@ -34,6 +34,7 @@ class Options:
     kernels     what routes, where a backend has a choice
     layers      capsule layers to give out beside the answers (`qcn.verify.parity.stages`)
     threads     CPU threads; None: the backend's choice
+    thrifty     spend less processor time, where answers are checked and not timed
     """
 
     device: Device = "cpu"
@@ -41,6 +42,7 @@ class Options:
     kernels: ProgramKernels = "reference"
     layers: tuple[str, ...] = ()
     threads: int | None = None
+    thrifty: bool = False
 
 
 class Runner(ABC):

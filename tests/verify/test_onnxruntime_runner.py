@@ -1,5 +1,6 @@
 """The ONNX Runtime runner: right answers, and the provider that was asked for or an error."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,8 @@ from small_graphs import write_graph
 
 from qcn.errors import MissingError, UsageError
 from qcn.export.backends.candidates import create
+from qcn.export.backends.onnx.runner import session_options
+from qcn.export.backends.runner import Options
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
@@ -53,9 +56,19 @@ def test_an_operator_library_that_is_not_there_is_an_error(tmp_path: Path, monke
         create("onnxruntime", write_graph(tmp_path / "model.onnx")).open()
 
 
-def test_cuda_where_there_is_none_is_an_error(tmp_path: Path) -> None:
+def test_threads_that_wait_sleep_where_answers_are_checked_alone() -> None:
+    spinning = "session.intra_op.allow_spinning"
+    assert session_options(onnxruntime, Options(thrifty=True)).get_session_config_entry(spinning) == "0"
+    with pytest.raises(RuntimeError, match="does not have configuration"):  # ONNX Runtime's own choice, when timed
+        session_options(onnxruntime, Options()).get_session_config_entry(spinning)
+
+
+def test_cuda_where_there_is_none_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said without loading torch, which takes two seconds."""
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this onnxruntime has CUDA")
+    monkeypatch.setattr("qcn.export.backends.onnx.runner.installed", lambda _: True)
+    monkeypatch.setitem(sys.modules, "torch", None)
     runner = create("onnxruntime-cuda", write_graph(tmp_path / "model.onnx"))
     with pytest.raises(MissingError, match=r"has no CUDAExecutionProvider, only .*: pip install onnxruntime-gpu"):
         runner.open()

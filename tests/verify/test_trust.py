@@ -44,9 +44,16 @@ def wrong(honest_folders: dict[str, Path], tmp_path_factory: pytest.TempPathFact
     return made_once(tmp_path_factory, "wrong.pt2", lambda path: attacks.wrong_pt2(path, honest)).read_bytes()
 
 
-def stranger(path: Path, time_limit: float = 30.0, carries_code: bool = False) -> IsolatedRunner:
-    inner = OnnxRuntimeRunner(ModelFile(path, path.read_bytes() if path.exists() else b""), Options())
+def stranger(path: Path, time_limit: float = 30.0, carries_code: bool = False, thrifty: bool = False) -> IsolatedRunner:
+    model = ModelFile(path, path.read_bytes() if path.exists() else b"")
+    inner = OnnxRuntimeRunner(model, Options(thrifty=thrifty))
     return IsolatedRunner(inner, "onnxruntime", carries_code=carries_code, time_limit=time_limit)
+
+
+def test_processor_time_is_saved_where_answers_are_checked_and_not_where_they_are_timed(small: Bundle) -> None:
+    candidate = next(one for one in candidates(small, ["onnxruntime"]))
+    assert candidate.runner(small).options.thrifty
+    assert not candidate.runner_to_time(small).options.thrifty and not candidate.isolated(small).options.thrifty
 
 
 # Without --trust
@@ -333,7 +340,8 @@ def test_a_loaded_file_cannot_call_itself_missing(tmp_path: Path, monkeypatch: p
         assert runner.name == "a name"
 
 
-def test_a_child_is_given_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("thrifty", [False, True])
+def test_a_child_is_given_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, thrifty: bool) -> None:
     """No secrets of the environment, no open files, no folder to import from that a stranger filled."""
     tell = "import json\nhere = {'env': sorted(os.environ), 'fds': sorted(map(int, os.listdir('/proc/self/fd'))), "
     tell += "'cwd': os.getcwd(), 'stdin': sys.stdin.read(), 'path': sys.path, 'group': os.getpgid(0) == os.getpid()}\n"
@@ -347,10 +355,11 @@ def test_a_child_is_given_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "numpy.py").write_text("raise SystemExit('a stranger was imported')")
     with (tmp_path / "open").open("w") as file, pytest.raises(UsageError) as raised:
         os.set_inheritable(file.fileno(), True)
-        with stranger(tmp_path / "model.onnx"):
+        with stranger(tmp_path / "model.onnx", thrifty=thrifty):
             pass
     reported = json.loads(str(raised.value))
     assert "GITHUB_TOKEN" not in reported["env"] and "QCN_ONNXRUNTIME_OPS" in reported["env"]
+    assert ("GLIBC_TUNABLES" in reported["env"]) == thrifty  # the memory of what is timed is left as it is
     assert len(reported["fds"]) == 6  # three standard ones, two pipes, and the list itself
     assert reported["cwd"] == "/" and reported["stdin"] == "" and reported["group"]
     assert (

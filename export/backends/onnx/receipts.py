@@ -16,6 +16,7 @@ from qcn.export.backends import FORMATS
 from qcn.export.backends.onnx import INSTALL
 from qcn.export.backends.onnx.runner import session_options
 from qcn.export.backends.receipts import Receipt, receipt_of
+from qcn.export.backends.runner import Options
 from qcn.export.bundle import Bundle
 from qcn.export.program.program import Operation, Product, Route
 
@@ -49,7 +50,7 @@ def _profile(graph: bytes, shape: tuple[int, ...]) -> list[dict[str, Any]]:
     except ImportError as error:
         raise MissingError(f"ONNX Runtime is not installed: {INSTALL}") from error
     with tempfile.TemporaryDirectory() as folder:
-        options = session_options(onnxruntime, None)
+        options = session_options(onnxruntime, Options())
         options.enable_profiling, options.profile_file_prefix = True, str(Path(folder) / "profile")
         session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
         session.run(None, {session.get_inputs()[0].name: np.zeros((1, *shape), np.float32)})

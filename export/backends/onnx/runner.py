@@ -37,11 +37,13 @@ def load_onnxruntime(device: Device) -> Any:
         raise MissingError(f"ONNX Runtime is not installed: {_INSTALL[device]}") from error
 
 
-def session_options(onnxruntime: Any, threads: int | None) -> Any:
-    """For a graph that may be a stranger's, with so many threads."""
+def session_options(onnxruntime: Any, own: Options) -> Any:
+    """For a graph that may be a stranger's."""
     options = onnxruntime.SessionOptions()
-    if threads is not None:
-        options.intra_op_num_threads = threads
+    if own.threads is not None:
+        options.intra_op_num_threads = own.threads
+    if own.thrifty:  # threads that wait sleep
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     # Weights beside the graph would be weights that no hash was checked of.
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", os.devnull)
     return options
@@ -78,8 +80,6 @@ class OnnxRuntimeRunner(Runner):
         provider = PROVIDERS[self.device]
         if why := cannot(self.options.precision, self.device):
             raise MissingError(f"{why}: {FIX}")
-        if self.device == "cuda" and installed("torch"):
-            importlib.import_module("torch")  # its wheel brings CUDA's libraries; loading it makes them found
         onnxruntime = load_onnxruntime(self.device)
         available = onnxruntime.get_available_providers()
         if provider not in available:
@@ -87,7 +87,9 @@ class OnnxRuntimeRunner(Runner):
                 f"onnxruntime {onnxruntime.__version__} here has no {provider}, only {', '.join(available)}: "
                 f"{_INSTALL[self.device]}"
             )
-        options = session_options(onnxruntime, self.options.threads)
+        if self.device == "cuda" and installed("torch"):
+            importlib.import_module("torch")  # its wheel brings CUDA's libraries; loading it makes them found
+        options = session_options(onnxruntime, self.options)
         operators = os.environ.get(OPERATORS, "") if self.device == "cpu" else ""
         if operators and not Path(operators).is_file():
             raise MissingError(f"{operators}, which {OPERATORS} names, does not exist: build it in deploy/onnxruntime")

@@ -106,7 +106,7 @@ class TritonRunner(Runner):
         try:
             model.session = onnxruntime.InferenceSession(
                 model.files[f"{VERSION}/{FILES['onnxruntime']}"],
-                session_options(onnxruntime, self.options.threads),
+                session_options(onnxruntime, self.options),
                 providers=["CPUExecutionProvider"],
             )
         except Exception as error:  # its errors have no common base but Exception
