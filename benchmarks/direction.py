@@ -126,6 +126,11 @@ def line(result: dict[str, Any]) -> str:
     return " ".join(parts)
 
 
+def say(text: str) -> None:
+    """A line at once: of several threads and processes, `print` would write the text and the line's end apart."""
+    print(f"{text}\n", end="", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", nargs="*", default=[], metavar="ROW", help="DATASET/MODEL/WEIGHT, or patterns of it")
@@ -154,14 +159,14 @@ def main() -> None:
         result = measured(row, seed, changed, arguments.data_dir, folder, arguments.limit)
         put(arguments.json, [result | stamp()], "row", "seed", "changed", "limit", "train")
         (folder / "direction.json").write_text(json.dumps(result) + "\n", encoding="utf-8")
-        print(line(result), flush=True)
+        say(line(result))
         return
 
     def start(job: tuple[str, int]) -> int:
         row, seed = job
         folder = place(arguments.runs, row, note, seed)
         if (folder / "direction.json").exists():
-            print(line(json.loads((folder / "direction.json").read_text(encoding="utf-8"))), flush=True)
+            say(line(json.loads((folder / "direction.json").read_text(encoding="utf-8"))))
             return 0
         folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, __file__, "--here", "--rows", row, "--seeds", str(seed), "--limit"]
@@ -170,7 +175,7 @@ def main() -> None:
         with (folder / "log.txt").open("w", encoding="utf-8") as log:
             code = subprocess.run(command, stderr=log, check=False).returncode
         if code:
-            print(f"{row} seed {seed} failed: see {folder / 'log.txt'}", flush=True)
+            say(f"{row} seed {seed} failed: see {folder / 'log.txt'}")
         return code
 
     with ThreadPoolExecutor(arguments.jobs) as pool:

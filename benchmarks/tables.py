@@ -155,13 +155,23 @@ def gpu() -> str:
 
 def calibrated_engines() -> str:
     lines = []
-    for network in ("cifar10-qcn", "viewpoints-azimuth-pooled-qcn"):
-        for precision in ("fp32", "fp16", "int8"):
-            of = times(machine=H200, commit="29693a5", variant="", network=network, precision=precision)
-            by_batch = {row["batch"]: row for row in of}
-            cells = [ms(by_batch.get(batch, {}).get("median_ms")) for batch in ("1", "64")]
-            lines.append([f"`{network}`", precision, *cells])
-    return table(["network", "precision", "1 image", "64 images"], lines)
+    for precision in ("fp32", "fp16", "int8"):
+        rows = times(machine=H200, commit="29693a5", variant="", network="cifar10-qcn", precision=precision)
+        by_batch = {row["batch"]: row["median_ms"] for row in rows}
+        lines.append([precision, ms(by_batch["1"]), ms(by_batch["64"])])
+    return table(["`cifar10-qcn`", "1 image", "64 images"], lines)
+
+
+def libqcn_gpu() -> str:
+    """What a C++ program waits for: from images, and from inputs that were pre-processed before."""
+    cells: dict[tuple[str, int], dict[bool, Row]] = {}
+    for row in read("libqcn-h200.json")["results"]:
+        cells.setdefault((row["name"], row["batch"]), {})[row["preprocessing"]] = row["latency_ms"]
+    lines = [
+        [f"`{name}`", str(batch), ms(of[True]["p50"]), ms(of[True]["p99"]), ms(of[False]["p50"])]
+        for (name, batch), of in cells.items()
+    ]
+    return table(["network", "images", "median", "p99", "pre-processed before"], lines)
 
 
 def arm() -> str:
@@ -229,12 +239,12 @@ def browser() -> str:
 
 
 def python_overhead() -> str:
-    rows = times(backend=("native, C++ program", "native, Python"))
+    rows = times(backend=("native, C++ program", "native, Python"), network="cifar10-qcn")
     lines = []
     for one, other in zip(rows[::2], rows[1::2], strict=True):
         size = one["variant"].partition(" ")[0].replace("x", "×")
-        lines.append([f"`{one['network']}`, {size}", ms(one["least_ms"]), ms(other["least_ms"])])
-    return table(["network, picture", "C++ program", "Python"], lines)
+        lines.append([size, ms(one["least_ms"]), ms(other["least_ms"])])
+    return table(["`cifar10-qcn`", "C++ program", "Python"], lines)
 
 
 def routing_gpu() -> str:
@@ -346,24 +356,19 @@ def direction() -> str:
 
 def photographs() -> str:
     """ETH-80's new objects by networks on EfficientNet-Lite0: means over folds, errors with their range."""
-    groups: dict[tuple[bool, str, str, str], list[Row]] = {}
-    for row in read("photographs-h200.json")["results"]:
-        loss = row["settings"].get("loss", "cross-entropy")
-        groups.setdefault((row["frozen"], row["network"], row["stands_on"], loss), []).append(row)
+    groups: dict[tuple[str, str, bool], list[Row]] = {}
+    for row in read("direction-h200.json")["results"]:
+        if side := re.match(r"eth80-(\d+)-", row["row"]):
+            network = row["row"].split("/")[1]
+            groups.setdefault((side[1], network, "freeze" in row["changed"]), []).append(row["splits"]["test"])
     lines = []
-    for (frozen, network, place, loss), rows in groups.items():
-        name = f"`{network}`" if network.endswith("lite0") else f"{network} {place.partition(',')[0]}"
-        name += f", {loss} loss" * (loss != "cross-entropy")
+    for (side, network, frozen), rows in sorted(groups.items(), key=lambda group: (group[0][2], group[0])):
         errors = [row["error"] for row in rows]
-        means = [statistics.mean(row[name] for row in rows) for name in ("error", "median", "coverage")]
+        angle, covered = (statistics.mean(row[name] for row in rows) for name in ("median", "coverage"))
         lines.append(
-            [
-                "frozen" if frozen else "tuned",
-                name,
-                str(len(rows)),
-                f"{means[0]:.2f} ({min(errors):.1f} to {max(errors):.1f})",
-            ]
-            + [f"{means[1]:.1f}°", f"{100 * means[2]:.0f} %"]
+            [f"{'frozen' if frozen else 'tuned'}, {side}×{side}", f"`{network}`", str(len(rows))]
+            + [f"{statistics.mean(errors):.2f} ({min(errors):.1f} to {max(errors):.1f})"]
+            + [f"{angle:.1f}°", f"{100 * covered:.0f} %"]
         )
     headings = ["backbone", "network", "folds", "error, % (range)"]
     return table([*headings, "median angle", "within the spread"], lines)
@@ -420,6 +425,7 @@ TABLES: dict[str, Callable[[], str]] = {
         faults,
         gpu,
         calibrated_engines,
+        libqcn_gpu,
         arm,
         runtimes,
         instruction_sets,
