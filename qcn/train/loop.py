@@ -169,8 +169,7 @@ class Training:
         self.remarks = splits.remarks + start_from(self.network, settings.init)
         if not settings.balance:
             self.remarks += uneven(splits.train)
-        if device.type == "cuda":
-            channels_innermost(self.network)
+        channels_innermost(self.network)
         self.teachers = teachers_of(settings, self.record, device)
         if self.teachers:
             self.remarks += (f"learning the answers of {', '.join(settings.teachers)} too",)

@@ -70,13 +70,12 @@ def teachers_of(settings: Settings, record: Run, device: torch.device) -> list[n
         if (run.classes, run.preprocessing) != (record.classes, record.preprocessing):
             raise UsageError(f"{name} cannot teach this network: it has other classes or other pre-processing")
         teachers.append(teacher.eval().requires_grad_(False).to(device))
-        if device.type == "cuda":
-            channels_innermost(teacher)
+        channels_innermost(teacher)
     return teachers
 
 
 def channels_innermost(network: nn.Module) -> None:
-    """Lay out the weights of convolutions as tensor cores take them. What they compute is the same."""
+    """Lay out the weights of convolutions, and so all maps, as convolutions are fastest. They compute the same."""
     for module in network.modules():
         if isinstance(module, nn.Conv2d):  # and not rotors, which have four dimensions too
             module.weight.data = module.weight.data.contiguous(memory_format=torch.channels_last)
