@@ -4,6 +4,7 @@
     python benchmarks/speed.py A B --backends native,onnxruntime,torchscript
     python benchmarks/speed.py A B --sets --backends native          # as on CPUs with fewer instructions
     python benchmarks/speed.py --gather OUT/*/benchmark-b*.json         # measured elsewhere by `qcn benchmark --json`
+    python benchmarks/speed.py A B --history                         # before a release: rows of benchmarks/history.csv
 
 Times are those of `qcn benchmark`, in turns over all bundles, so that other work on the machine slows all of them. A
 row has the median over the turns of each turn's median, and the least time of all: compare medians with medians, and
@@ -21,9 +22,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from measurements import RESULTS, Row, put
+from measurements import RESULTS, ROOT, Row, put
 
-FILE = RESULTS / "speed.csv"
+import qcn
+
+FILE, HISTORY = RESULTS / "speed.csv", ROOT / "benchmarks" / "history.csv"
 KEY = ("machine", "network", "backend", "file", "precision", "batch", "variant", "instruction_set")
 # In the order of deploy/kernels/for_this_cpu.h, and what /proc/cpuinfo calls them. Every CPU has those without a flag.
 SETS = {
@@ -48,6 +51,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="of each backend in a turn")
     parser.add_argument("--sets", action="store_true", help="with each instruction set of this CPU (native only)")
     parser.add_argument("--gather", type=Path, nargs="+", metavar="RESULT", default=[])
+    parser.add_argument("--history", action="store_true", help=f"write to {HISTORY.name}, as of this release")
     parser.add_argument("--csv", type=Path, default=FILE)
     arguments = parser.parse_args()
     sets = instruction_sets() if arguments.sets else [""]
@@ -58,7 +62,10 @@ def main() -> None:
     rows = merge([row for turn in turns for row in turn])
     for row in rows:
         print(row)
-    put(arguments.csv, rows, *KEY)
+    if arguments.history:
+        put(HISTORY, [{"release": qcn.__version__, **row} for row in rows], "release", *KEY)
+    else:
+        put(arguments.csv, rows, *KEY)
 
 
 def instruction_sets() -> list[str]:

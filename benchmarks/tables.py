@@ -198,29 +198,32 @@ def arm() -> str:
 NAIVE = "by torch's own exporter"
 
 
-def runtimes() -> str:
-    rows = times(commit="02f3840", network="mnist-qcn", backend=("native", "onnxruntime", "openvino", "executorch"))
-    return table(
-        ["fp32", "1 image"], [[f"`{row['backend']}`", ms(row["median_ms"])] for row in rows if row.get("median_ms")]
-    )
+def cpu() -> str:
+    """Medians and 99th percentiles of the newest release in history.csv."""
+    rows = rows_of(ROOT / "benchmarks" / "history.csv")
+    of = {
+        (row["network"], row["backend"], row["precision"]): [ms(row["median_ms"]), ms(row["p99_ms"])]
+        for row in rows
+        if row["release"] == rows[-1]["release"] and row["machine"].startswith("x86_64")
+    }
+    kinds = (("native", "fp32"), ("native", "int8"), ("onnxruntime", "fp32"))
+    lines = [
+        [f"`{network}`", *(figure for kind in kinds for figure in of[(network, *kind)])]
+        for network in dict.fromkeys(network for network, _, _ in of)
+    ]
+    return table(["1 image", "libqcn", "p99", "libqcn, calibrated", "p99", "ONNX Runtime", "p99"], lines)
 
 
 def instruction_sets() -> str:
-    """Least times of fp32 and calibrated networks, by the instruction sets allowed."""
-    rows = times(commit=("a42da51", "578dc77"))
-    order = dict.fromkeys((row["network"], row["machine"].partition(",")[0], row["instruction_set"]) for row in rows)
-    least = {
-        (row["network"], row["machine"].partition(",")[0], row["instruction_set"], row["precision"]): float(
-            row["least_ms"]
-        )
-        for row in rows
-    }
+    """Least times of a network in fp32 and calibrated, by the instruction sets allowed."""
+    least: dict[str, dict[str, str]] = {}
+    for row in times(commit=("a42da51", "578dc77"), network="cifar10-qcn"):
+        least.setdefault(row["instruction_set"], {})[row["precision"]] = row["least_ms"]
     lines = []
-    for key in order:
-        before, after = least[(*key, "fp32")], least[(*key, "calibrated")]
-        if key[0] == "cifar10-qcn" or (key[0].startswith("cifar10") and key[2] == "avx512vnni"):
-            lines.append([f"`{key[0]}`", f"`{key[2]}`", ms(str(before)), ms(str(after)), f"{before / after:.2f}"])
-    return table(["network", "up to", "fp32", "calibrated", "times as fast"], lines)
+    for name, of in least.items():
+        before, after = of["fp32"], of["calibrated"]
+        lines.append([f"`{name}`", ms(before), ms(after), f"{float(before) / float(after):.2f}"])
+    return table(["up to", "fp32", "calibrated", "times as fast"], lines)
 
 
 def browser() -> str:
@@ -236,15 +239,6 @@ def browser() -> str:
             keys = (("native", ""), ("native", narrow), ("web, Node", ""), ("web, Chromium", ""))
             lines.append([f"`{network}`, {machine.partition(',')[0]}", *(ms(of[key]) for key in keys)])
     return table(["network", "libqcn", "libqcn, 128 bits", "Node", "Chromium"], lines)
-
-
-def python_overhead() -> str:
-    rows = times(backend=("native, C++ program", "native, Python"), network="cifar10-qcn")
-    lines = []
-    for one, other in zip(rows[::2], rows[1::2], strict=True):
-        size = one["variant"].partition(" ")[0].replace("x", "×")
-        lines.append([size, ms(one["least_ms"]), ms(other["least_ms"])])
-    return table(["`cifar10-qcn`", "C++ program", "Python"], lines)
 
 
 def routing_gpu() -> str:
@@ -427,10 +421,9 @@ TABLES: dict[str, Callable[[], str]] = {
         calibrated_engines,
         libqcn_gpu,
         arm,
-        runtimes,
+        cpu,
         instruction_sets,
         browser,
-        python_overhead,
         routing_gpu,
         routing_cpu,
         routing_cpp,
