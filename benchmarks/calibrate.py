@@ -25,7 +25,7 @@ from qcn.calibrate.bodies import find_body
 from qcn.calibrate.images import OBSERVED, spread
 from qcn.calibrate.record import Key, calibrate
 from qcn.calibrate.request import CalibrationRequest
-from qcn.data import load
+from qcn.data.registry import load
 from qcn.export.backends.format import Job
 from qcn.export.backends.onnx.format import UNROLLED_GRAPH
 from qcn.export.request import ExportRequest

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from measurements import RESULTS, machine, put, seeds_of, stamp
 
-from qcn import data
+from qcn.data import registry
 from qcn.data.imageset import ImageSet, Splits
 from qcn.evaluate.directions import measure_directions
 from qcn.evaluate.networks import open_network
@@ -70,8 +70,8 @@ def settings_of(row: str, seed: int, changed: dict[str, Any]) -> dict[str, Any]:
 def measured(row: str, seed: int, changed: dict[str, Any], data_dir: Path, folder: Path, limit: int) -> dict[str, Any]:
     """Train a row's network and measure it on its test splits."""
     settings = settings_from("best", **settings_of(row, seed, changed))
-    dataset = data.find(settings.dataset)
-    splits = data.read(dataset, data_dir)
+    dataset = registry.find(settings.dataset)
+    splits = registry.read(dataset, data_dir)
     if limit:
         tests = {name: some(images, limit) for name, images in splits.tests.items()}
         splits = Splits(some(splits.train, limit), some(splits.validation, limit), tests, splits.remarks)

@@ -21,7 +21,7 @@ from corruptions import CORRUPTIONS, EPSILONS, STEPS, corrupted, fooled
 from measurements import RESULTS, put, rows_of
 from numpy.typing import NDArray
 
-from qcn import data
+from qcn.data import registry
 from qcn.data.imageset import ImageSet
 from qcn.evaluate import Answers, Network, open_network
 from qcn.intervals import ErrorRate
@@ -106,7 +106,7 @@ def measure(model: str, arguments: argparse.Namespace, device: torch.device) -> 
     is_run = (folder / RUN).is_file()
     network = open_network(folder, device=str(device)) if is_run else open_network(folder)
     dataset = network.dataset(arguments.dataset)
-    splits = data.read(dataset, arguments.data_dir)
+    splits = registry.read(dataset, arguments.data_dir)
     images = splits.tests[arguments.split or next(iter(splits.tests))]
     if arguments.limit:
         images = images[np.linspace(0, len(images) - 1, min(arguments.limit, len(images))).astype(int)]

@@ -16,7 +16,7 @@ import numpy as np
 from measurements import RESULTS, put
 from numpy.typing import NDArray
 
-from qcn import data
+from qcn.data import registry
 from qcn.data.imageset import ImageSet
 from qcn.data.viewpoints.dataset import Variant, render
 from qcn.errors import UsageError
@@ -40,7 +40,9 @@ def spread(images: NDArray[np.uint8], most: int) -> NDArray[np.uint8]:
 def others(network: Network, data_dir: Path, most: int) -> dict[str, NDArray[np.uint8]]:
     """Pictures of other things [N, C, H, W] as the network takes them, by name."""
     own = network.own_dataset()
-    result = {name: spread(data.load(name, data_dir).tests["test"].images, most) for name in REAL if name != own.name}
+    result = {
+        name: spread(registry.load(name, data_dir).tests["test"].images, most) for name in REAL if name != own.name
+    }
     if not own.name.startswith("viewpoints"):
         result["toys"] = spread(render(TOYS)[:, :1], most)
     how = network.preprocessing.fit
@@ -61,7 +63,7 @@ def measure(name: str, data_dir: Path, device: str, most: int) -> dict[str, Any]
     known, temperature = network.known, network.temperature
     if known is None:
         raise UsageError(f"{name} has no threshold: python tools/ship_model.py --refit {name}")
-    test = next(iter(data.read(network.own_dataset(), data_dir).tests.values()))
+    test = next(iter(registry.read(network.own_dataset(), data_dir).tests.values()))
     test = test[np.linspace(0, len(test) - 1, min(most, len(test))).astype(int)]
     ours = network.answers(test, lambda done: None)
     right = ours.predicted == test.labels

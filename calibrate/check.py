@@ -20,8 +20,8 @@ from qcn.calibrate.images import OBSERVED, data_sha256, spread
 from qcn.calibrate.observers import Observer, observe
 from qcn.calibrate.ranges import scale_of
 from qcn.calibrate.record import Calibration
-from qcn.data import read
 from qcn.data.preprocess import preprocess
+from qcn.data.registry import read
 from qcn.data.spec import Preprocessing
 from qcn.errors import MissingError, UsageError
 from qcn.export.bundle import WEIGHTS, Bundle, paths

@@ -21,8 +21,8 @@ from qcn.calibrate.record import Calibration, Key
 from qcn.calibrate.request import CalibrationRequest, Method
 from qcn.calibrate.search import Search, Searcher, Trial
 from qcn.calibrate.sensitivity import Sensitivity
-from qcn.data import read
 from qcn.data.imageset import ImageSet
+from qcn.data.registry import read
 from qcn.data.spec import Dataset
 from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.evaluate.networks import open_network

@@ -245,8 +245,8 @@ def train(
     callbacks = [*trackers_named(tracker), *callbacks]
     with shown():
         doing("loading torch")
-        from qcn.data import dataset_name
         from qcn.data.folder import is_source
+        from qcn.data.registry import dataset_name
         from qcn.networks.distributed import first_process
         from qcn.storage.files import new_folder
         from qcn.train import begin
@@ -314,8 +314,8 @@ def _record(folder: Path) -> "Record":
 
 def _check(preset: str, **chosen: Any) -> "Settings":
     """Refuse wrong settings before torch is imported, which takes seconds."""
-    from qcn.data import find
     from qcn.data.folder import is_source
+    from qcn.data.registry import find
     from qcn.names import NETWORKS
     from qcn.train.settings import settings_from
 

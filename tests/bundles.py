@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from qcn import create
-from qcn.data import load
+from qcn.data.registry import load
 from qcn.data.spec import Preprocessing
 from qcn.direction import Directions
 from qcn.export.bundle import MANIFEST, Bundle

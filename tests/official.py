@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from qcn.data import checksums, find
+from qcn.data import checksums
+from qcn.data.registry import find
 
 NORB_TRAIN = "smallnorb-5x46789x9x18x6x2x96x96-training"
 NORB_TEST = "smallnorb-5x01235x9x18x6x2x96x96-testing"

@@ -152,7 +152,7 @@ def write_bundle(folder: Path) -> Bundle:
 def test_the_package_imports_and_lists_data_sets_without_torch() -> None:
     code = "import qcn, qcn.calibrate, qcn.export.pipeline, qcn.verify.report.files, qcn.verify.ship.check\n"
     code += "import qcn.export.backends.onnx.runner, qcn.export.backends.tensorrt.runner\n"
-    code += "from qcn.data import DATASETS\nprint(len(DATASETS))"
+    code += "from qcn.data.registry import DATASETS\nprint(len(DATASETS))"
     result = run_bare(code)
     assert result.returncode == 0, result.stderr
     assert int(result.stdout) > 10

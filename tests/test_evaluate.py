@@ -21,8 +21,8 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from qcn.cli import app
-from qcn.data import find, load
 from qcn.data.imageset import ImageSet, Views
+from qcn.data.registry import find, load
 from qcn.data.spec import Stored
 from qcn.errors import CheckFailed, QcnError, UsageError
 from qcn.evaluate import (

@@ -25,7 +25,7 @@ from qcn.api import Run
 from qcn.cli import app
 from qcn.cli.say import say, show
 from qcn.cli.train import why_best
-from qcn.data import DATASETS, load
+from qcn.data.registry import DATASETS, load
 from qcn.export.backends import BACKENDS
 from qcn.export.bundle import Bundle
 from qcn.names import BUNDLE

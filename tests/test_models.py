@@ -16,8 +16,8 @@ from PIL import Image
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from qcn import data
 from qcn.cli import app
+from qcn.data import registry
 from qcn.data.imageset import ImageSet
 from qcn.errors import MissingError, UsageError
 from qcn.evaluate import measure, open_network
@@ -143,12 +143,12 @@ def test_a_network_is_exported_also_where_its_data_are_not(tmp_path: Path, monke
 @each_network
 def test_a_network_errs_exactly_as_often_as_its_card_says(folder: Path) -> None:
     card = load_card(folder)
-    dataset = data.find(card.data.name)
+    dataset = registry.find(card.data.name)
     if not (DATA / dataset.folder).is_dir():
         pytest.skip(
             f"{dataset.name} is not in {DATA}: qcn datasets fetch {dataset.name}, or name its folder in QCN_DATA"
         )
-    splits = data.read(dataset, DATA)
+    splits = registry.read(dataset, DATA)
     network, run = load_network(RUNS / folder.name)
     for split, images in splits.tests.items():
         predicted = predict(network, images, run.preprocessing, torch.device("cpu"))

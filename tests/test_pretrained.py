@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 import qcn
 from qcn import api
-from qcn.data import load
 from qcn.data.imageset import Splits
+from qcn.data.registry import load
 from qcn.errors import UsageError
 from qcn.networks import zoo
 from qcn.networks.backbone import Features, Head, backbone_of

@@ -23,8 +23,8 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from qcn.cli import app
-from qcn.data import load
 from qcn.data.imageset import Splits
+from qcn.data.registry import load
 from qcn.errors import CheckFailed, Stopped, UsageError
 from qcn.networks.model import QCN
 from qcn.train import loop, resume, train

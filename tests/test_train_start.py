@@ -13,9 +13,9 @@ import torch
 from command import Command
 from torch import nn
 
-from qcn.data import load
 from qcn.data.imageset import ImageSet, Splits
 from qcn.data.preprocess import preprocess
+from qcn.data.registry import load
 from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.networks.shipped import run_of
 from qcn.networks.zoo import MODELS, create

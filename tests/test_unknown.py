@@ -13,7 +13,7 @@ from conftest import write_bars
 from pictures import write_pictures
 from torch import Tensor, nn
 
-from qcn.data import load
+from qcn.data.registry import load
 from qcn.errors import UsageError
 from qcn.evaluate import evaluate, open_network
 from qcn.evaluate.unknown import fitted

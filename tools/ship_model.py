@@ -34,7 +34,7 @@ import comparison  # noqa: E402
 from accuracy import sweeps, told, trial_of  # noqa: E402
 from measurements import stamp  # noqa: E402
 
-from qcn import data  # noqa: E402
+from qcn.data import registry  # noqa: E402
 from qcn.data.directions import true_directions  # noqa: E402
 from qcn.data.imageset import ImageSet  # noqa: E402
 from qcn.errors import UsageError  # noqa: E402
@@ -194,8 +194,8 @@ def ship(folder: Path, name: str, data_dir: Path, device: str) -> Card:
         raise UsageError(f"{folder} has no weights that were chosen on validation yet")
     if (size := (folder / best.file).stat().st_size) > LARGEST:
         raise UsageError(f"{folder / best.file} has {size:,} bytes; what ships has at most {LARGEST:,}")
-    dataset, chosen = data.find(run.settings.dataset), pick_device(device)
-    splits = data.read(dataset, data_dir)
+    dataset, chosen = registry.find(run.settings.dataset), pick_device(device)
+    splits = registry.read(dataset, data_dir)
     network.to(chosen)
     run = fitted(network, run, splits.validation, chosen)
     epoch = next(row for row in run.history if row.epoch == best.epoch)
@@ -266,7 +266,7 @@ def write_card(folder: Path, card: Card) -> None:
 def refit(folder: Path, data_dir: Path, device: str) -> None:
     """Fit on validation images again, and measure again, after a change to how either is done."""
     network, run = load_network(RUNS / folder.name)
-    splits, chosen = data.read(run.dataset(), data_dir), pick_device(device)
+    splits, chosen = registry.read(run.dataset(), data_dir), pick_device(device)
     network.to(chosen)
     run = fitted(network, run, splits.validation, chosen)
     print(f"{folder.name}: {run.confidence}, {run.known}, {run.direction}", flush=True)
@@ -280,7 +280,7 @@ def refresh(folder: Path) -> None:
     card, run, weights = load_card(folder), load_run(RUNS / folder.name), RUNS / folder.name / load_card(folder).weights
     if file_sha256(weights) != card.sha256:
         raise UsageError(f"{weights} is not what its card describes: ship it again")
-    dataset = data.find(run.settings.dataset)
+    dataset = registry.find(run.settings.dataset)
     about = replace(card.data, summary=dataset.summary, terms=dataset.terms)
     limits = (*LIMITS.get(dataset.name, ()), KNOWS)
     write_card(folder, replace(card, recipe=recipe(run), data=about, seeds=seeds(run), limits=limits))

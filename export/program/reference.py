@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from qcn import routing
-from qcn.data import read
 from qcn.data.imageset import ImageSet
 from qcn.data.preprocess import preprocess
+from qcn.data.registry import read
 from qcn.data.spec import Preprocessing
 from qcn.data.viewpoints.dataset import Variant, render
 from qcn.data.viewpoints.toys import CATEGORIES

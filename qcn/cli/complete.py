@@ -45,7 +45,7 @@ def shipped() -> list[str]:
     return list(networks())
 
 
-datasets = names_in("qcn.data", "DATASETS")
+datasets = names_in("qcn.data.registry", "DATASETS")
 models = names_in("qcn.names", "NETWORKS")
 runtimes = names_in("qcn.runtime.model", "BACKENDS")  # what `qcn.load` takes for a backend
 # What settings name as their `complete`.

@@ -39,8 +39,8 @@ app = typer.Typer(
 @app.command("list")
 def list_datasets(data_dir: DataDir = DATA) -> None:
     """List all data sets, and which of them are on this machine."""
-    from qcn.data import DATASETS
     from qcn.data.fetch import is_here
+    from qcn.data.registry import DATASETS
 
     facts = ("name", "image", "classes", "here")
     table = table_of(*facts, "what it is", whole=facts)
@@ -56,8 +56,8 @@ def list_datasets(data_dir: DataDir = DATA) -> None:
 @app.command()
 def fetch(name: Name, data_dir: DataDir = DATA) -> None:
     """Download a data set's official files and check them. Resumes an interrupted download."""
-    from qcn.data import find, read
     from qcn.data.fetch import fetch as bring
+    from qcn.data.registry import find, read
 
     dataset = find(name)
     if dataset.by_hand:
@@ -82,7 +82,7 @@ def show(
     """Draw a contact sheet of a data set's training images as a PNG."""
     with shown():
         doing(f"reading {name}")
-        from qcn.data import dataset_name, load
+        from qcn.data.registry import dataset_name, load
         from qcn.data.sheet import contact_sheet
 
         called = dataset_name(name)
@@ -100,9 +100,9 @@ def check(
     data_dir: DataDir = DATA,
 ) -> None:
     """Check a folder of pictures: sizes, classes, duplicates, unreadable files."""
-    from qcn.data import find, read
     from qcn.data import folder as folders
     from qcn.data.cache import SPLITS, crossing, read_index
+    from qcn.data.registry import find, read
     from qcn.data.spec import Stored
     from qcn.errors import UsageError
 

@@ -183,7 +183,7 @@ class RemoteArchive(RemoteFile):
 
 @dataclass(frozen=True)
 class Dataset:
-    """One entry of the registry in `qcn.data`.
+    """One entry of `qcn.data.registry`.
 
     load          reads the folder `data_dir / folder` and returns the splits
     augmentation  by training preset, "paper" or "best"

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from qcn.data import dataset_name, read
 from qcn.data.imageset import ImageSet
+from qcn.data.registry import dataset_name, read
 from qcn.data.spec import Dataset
 from qcn.direction import Directions
 from qcn.errors import UsageError, unknown_name

@@ -9,9 +9,9 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from qcn.data import DATASETS, find
 from qcn.data.imageset import ImageSet, Splits
 from qcn.data.numpy_preprocess import preprocess
+from qcn.data.registry import DATASETS, find
 from qcn.data.spec import Dataset, Preprocessing, Stored
 from qcn.direction import Directions
 from qcn.errors import UsageError, unknown_name

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from qcn.data import DATASETS, dataset_name, load
 from qcn.data.fit import Fit, fit, read_picture
 from qcn.data.imageset import ImageSet
+from qcn.data.registry import DATASETS, dataset_name, load
 from qcn.errors import UsageError
 from qcn.evaluate.networks import Network
 from qcn.evaluate.rates import Answers, Unknown

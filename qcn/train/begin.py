@@ -5,8 +5,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from qcn.data import find, read
 from qcn.data.imageset import Splits
+from qcn.data.registry import find, read
 from qcn.data.spec import Dataset
 from qcn.errors import UsageError, unknown_name
 from qcn.names import MANIFEST, RUN

@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from qcn.data import find
 from qcn.data.augment import augmented, mirrored_view, mixed
 from qcn.data.cache import expect_random_reads
 from qcn.data.directions import TrueDirections, has_elevations, true_directions
 from qcn.data.imageset import Splits
 from qcn.data.preprocess import preprocess
+from qcn.data.registry import find
 from qcn.data.spec import Augment, Dataset
 from qcn.errors import CheckFailed, Stopped, UsageError
 from qcn.names import PRETRAINED

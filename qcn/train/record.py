@@ -9,10 +9,10 @@ from pathlib import Path, PurePath
 from torch import nn
 
 import qcn
-from qcn.data import find
 from qcn.data.directions import has_directions
 from qcn.data.folder import is_source
 from qcn.data.imageset import Splits
+from qcn.data.registry import find
 from qcn.data.spec import Dataset, Preprocessing
 from qcn.direction import Directions
 from qcn.errors import MissingError, UsageError

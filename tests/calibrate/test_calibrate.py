@@ -15,8 +15,8 @@ from qcn.calibrate import assignments, outcome, pipeline, record, search
 from qcn.calibrate.bodies import Body, TargetBody, Timed, TorchBody, find_body
 from qcn.calibrate.sensitivity import Sensitivity
 from qcn.calibrate.simulation import ProgramOutputs, answers
-from qcn.data import load
 from qcn.data.imageset import ImageSet
+from qcn.data.registry import load
 from qcn.direction import Directions
 from qcn.errors import CheckFailed, UsageError
 from qcn.export.backends.openvino.runner import OpenVinoRunner

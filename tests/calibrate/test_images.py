@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from qcn.calibrate.images import Audit, audit, data_sha256, images_for, spread
-from qcn.data import load
 from qcn.data.imageset import ImageSet
+from qcn.data.registry import load
 from qcn.errors import UsageError
 
 GENERATOR = np.random.default_rng(0)

@@ -13,8 +13,8 @@ from qcn.calibrate.images import spread
 from qcn.calibrate.observers import BINS, Observer, observe
 from qcn.calibrate.ranges import scale_of
 from qcn.calibrate.request import METHODS
-from qcn.data import load
 from qcn.data.imageset import ImageSet
+from qcn.data.registry import load
 from qcn.errors import CheckFailed, UsageError
 from qcn.export.program.lower import lower
 from qcn.export.program.program import Program

@@ -8,8 +8,9 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from qcn.cli import app
-from qcn.data import coil20, load
+from qcn.data import coil20
 from qcn.data.directions import has_directions, has_elevations
+from qcn.data.registry import load
 from qcn.errors import MissingError, UsageError
 from qcn.evaluate import measure
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from qcn.data import eth80, load
+from qcn.data import eth80
 from qcn.data.directions import has_elevations, true_directions
+from qcn.data.registry import load
 from qcn.direction import ROUND
 from qcn.errors import MissingError, UsageError
 

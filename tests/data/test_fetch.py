@@ -14,7 +14,7 @@ from threading import Thread
 import numpy as np
 import pytest
 
-import qcn.data
+from qcn.data import registry
 from qcn.data.fetch import RemoteArchive, fetch, is_here
 from qcn.data.spec import Dataset, RemoteFile
 from qcn.errors import MissingError, UsageError
@@ -81,7 +81,7 @@ def serving(server: Server) -> Iterator[Server]:
 
 
 def dataset(url: str, md5: str = MD5, file: Callable[..., RemoteFile] = RemoteFile, **more: object) -> Dataset:
-    return replace(qcn.data.find("mnist"), name="some", folder="some", files=(file(f"{url}/a.bin.gz", md5, **more),))
+    return replace(registry.find("mnist"), name="some", folder="some", files=(file(f"{url}/a.bin.gz", md5, **more),))
 
 
 def test_a_file_is_brought_once(tmp_path):

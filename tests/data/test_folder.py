@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from pictures import CLASSES, write_pictures
 from PIL import Image
 
-from qcn.data import find, load
 from qcn.data.cache import IMAGES, INDEX, crossing, read_index
 from qcn.data.directions import has_elevations, true_directions
 from qcn.data.duplicates import near_duplicates
 from qcn.data.fit import fit, read_picture
+from qcn.data.registry import find, load
 from qcn.data.spec import Stored
 from qcn.direction import ROUND
 from qcn.errors import MissingError, UsageError

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import qcn.data
-from qcn.data import checksums, cifar10, smallnorb
+from qcn.data import checksums, cifar10, registry, smallnorb
 from qcn.data.binary import read_bytes
 from qcn.data.idx import read_idx
 from qcn.data.imageset import Splits
@@ -31,7 +30,7 @@ def everything(splits: Splits) -> int:
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_mnist(tmp_path, suffix):
     written = official.write_mnist(tmp_path / "mnist", suffix)
-    splits = qcn.data.load("mnist", tmp_path)
+    splits = registry.load("mnist", tmp_path)
     test = splits.tests["test"]
     assert np.array_equal(test.images, written["t10k"][:, None])
     assert test.labels.tolist() == [i % 10 for i in range(20)]
@@ -65,7 +64,7 @@ def test_bad_mnist_file(tmp_path, file, content, message):
     official.write_mnist(tmp_path / "mnist")
     (tmp_path / "mnist" / file).write_bytes(content)
     with pytest.raises(UsageError) as error:
-        qcn.data.load("mnist", tmp_path)
+        registry.load("mnist", tmp_path)
     assert message in str(error.value)
     assert str(error.value).startswith(str(tmp_path / "mnist" / "train-"))
     assert f"delete the file and get it again with: qcn datasets fetch mnist --data-dir {tmp_path}" in str(error.value)
@@ -78,7 +77,7 @@ def test_truncated_gzip(tmp_path, cut):
     path = tmp_path / "mnist" / "t10k-images-idx3-ubyte.gz"
     path.write_bytes(path.read_bytes()[:-cut])
     with pytest.raises(UsageError, match=r"t10k-images-idx3-ubyte\.gz: truncated or damaged gzip"):
-        qcn.data.load("mnist", tmp_path)
+        registry.load("mnist", tmp_path)
 
 
 def test_damaged_gzip(tmp_path):
@@ -88,7 +87,7 @@ def test_damaged_gzip(tmp_path):
     content[len(content) // 2] ^= 0xFF
     path.write_bytes(content)
     with pytest.raises(UsageError, match="truncated or damaged gzip"):
-        qcn.data.load("mnist", tmp_path)
+        registry.load("mnist", tmp_path)
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
@@ -96,7 +95,7 @@ def test_damaged_gzip(tmp_path):
 def test_altered_labels_or_pixels_are_refused(tmp_path, file, suffix):
     """What no reader can see: every byte of the file is possible, but it is not the official one."""
     official.write_mnist(tmp_path / "mnist", suffix)
-    qcn.data.load("mnist", tmp_path)
+    registry.load("mnist", tmp_path)
     path = tmp_path / "mnist" / f"{file}{suffix}"
     content = bytearray(read_bytes(path).tobytes())
     content[-1] ^= 1
@@ -108,15 +107,15 @@ def test_altered_labels_or_pixels_are_refused(tmp_path, file, suffix):
     )
     for _ in range(2):
         with pytest.raises(UsageError, match=says):
-            qcn.data.load("mnist", tmp_path)
+            registry.load("mnist", tmp_path)
 
 
 def test_the_md5_of_a_file_is_worked_out_once(tmp_path, monkeypatch):
     official.write_mnist(tmp_path, ".gz")
     (tmp_path / checksums.RECORD).unlink()
-    names = qcn.data.find("mnist").contents
+    names = registry.find("mnist").contents
     right = {name: hashlib.md5(read_bytes(tmp_path / f"{name}.gz").data).hexdigest() for name in names}
-    some = replace(qcn.data.find("mnist"), contents=right)
+    some = replace(registry.find("mnist"), contents=right)
     read = []
     monkeypatch.setattr(checksums, "read_bytes", lambda path: read.append(path.name) or read_bytes(path))
     checksums.check(some, tmp_path)
@@ -138,7 +137,7 @@ def test_the_md5_of_a_file_is_worked_out_once(tmp_path, monkeypatch):
 
 
 def test_every_file_of_an_official_data_set_has_its_md5():
-    for dataset in qcn.data.DATASETS.values():
+    for dataset in registry.DATASETS.values():
         served = {
             Path(member).name
             for file in dataset.files
@@ -159,7 +158,7 @@ def cifar_folder(tmp_path, monkeypatch):
 
 
 def test_cifar10(cifar_folder):
-    splits = qcn.data.load("cifar10", cifar_folder.parent)
+    splits = registry.load("cifar10", cifar_folder.parent)
     test = splits.tests["test"]
     assert test.images.shape == (20, 3, 32, 32)
     assert [test.images[7, c, 3, 4] for c in range(3)] == [5, 15, 25]
@@ -180,7 +179,7 @@ def test_cifar10(cifar_folder):
 def test_bad_cifar10_file(cifar_folder, content, message):
     (cifar_folder / "data_batch_3.bin").write_bytes(content)
     with pytest.raises(UsageError, match=message) as error:
-        qcn.data.load("cifar10", cifar_folder.parent)
+        registry.load("cifar10", cifar_folder.parent)
     assert "data_batch_3.bin: " in str(error.value)
 
 
@@ -189,7 +188,7 @@ def test_bad_cifar10_file(cifar_folder, content, message):
 
 def test_svhn(tmp_path):
     official.write_svhn(tmp_path / "svhn")
-    test = qcn.data.load("svhn", tmp_path).tests["test"]
+    test = registry.load("svhn", tmp_path).tests["test"]
     assert test.images.shape == (40, 3, 32, 32)
     assert test.images[17, :, 5, 9].tolist() == [17, 5, 9]
     assert test.labels[:11].tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]  # the label 10 is the digit 0
@@ -210,7 +209,7 @@ def test_svhn(tmp_path):
 def test_bad_svhn_matrix(tmp_path, replaced, message):
     official.write_svhn(tmp_path / "svhn", **replaced)
     with pytest.raises(UsageError, match=message):
-        qcn.data.load("svhn", tmp_path)
+        registry.load("svhn", tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"no matlab file at all" * 50, b"<!doctype html>", bytes(4000)])
@@ -220,7 +219,7 @@ def test_svhn_file_that_is_no_mat(tmp_path, content):
     with pytest.raises(
         UsageError, match=r"test_32x32\.mat: (damaged, or not a Matlab 5 file|is a web page|has no matrix)"
     ):
-        qcn.data.load("svhn", tmp_path)
+        registry.load("svhn", tmp_path)
 
 
 def test_svhn_without_labels(tmp_path):
@@ -229,7 +228,7 @@ def test_svhn_without_labels(tmp_path):
     official.write_svhn(tmp_path / "svhn")
     savemat(tmp_path / "svhn" / "train_32x32.mat", {"X": np.zeros((32, 32, 3, 4), np.uint8)})
     with pytest.raises(UsageError, match="has no matrix named y"):
-        qcn.data.load("svhn", tmp_path)
+        registry.load("svhn", tmp_path)
 
 
 def test_truncated_svhn(tmp_path):
@@ -237,7 +236,7 @@ def test_truncated_svhn(tmp_path):
     path = tmp_path / "svhn" / "train_32x32.mat"
     path.write_bytes(path.read_bytes()[:-200])
     with pytest.raises(UsageError, match=r"damaged, or not a Matlab 5 file|has no matrix"):
-        qcn.data.load("svhn", tmp_path)
+        registry.load("svhn", tmp_path)
 
 
 # ---- smallNORB ----
@@ -254,7 +253,7 @@ def test_smallnorb(tmp_path, suffix):
     assert set(images.views.elevation) == set(range(30, 75, 5))
     assert set(images.views.azimuth) <= set(range(0, 360, 20))
     assert set(images.views.lighting) == {3}
-    splits = qcn.data.load("smallnorb", tmp_path)
+    splits = registry.load("smallnorb", tmp_path)
     assert everything(splits) == 900
     assert set(splits.tests["test"].views.instance) == {0, 1, 2, 3, 5}
 
@@ -290,7 +289,7 @@ def test_bad_smallnorb_file(tmp_path, kind, content, message):
     official.write_smallnorb(tmp_path / "smallnorb")
     (tmp_path / "smallnorb" / f"{official.NORB_TRAIN}-{kind}.mat").write_bytes(content)
     with pytest.raises(UsageError) as error:
-        qcn.data.load("smallnorb", tmp_path)
+        registry.load("smallnorb", tmp_path)
     assert message in str(error.value)
     assert official.NORB_TRAIN in str(error.value)
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from qcn.data import load, scanned
+from qcn.data import scanned
 from qcn.data.directions import has_elevations
+from qcn.data.registry import load
 from qcn.data.scanned import OBJECTS, Scan, Scenes, random_scenes, render
 from qcn.direction import ROUND
 from qcn.errors import MissingError, UsageError

@@ -18,7 +18,7 @@ import torch
 from command import signalled
 
 from qcn.cli import main
-from qcn.data import load
+from qcn.data.registry import load
 from qcn.errors import MissingError
 from qcn.export import pipeline
 from qcn.export.backends.format import Job, Made

@@ -13,9 +13,9 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from qcn import create
-from qcn.data import load
 from qcn.data.imageset import ImageSet
 from qcn.data.preprocess import preprocess
+from qcn.data.registry import load
 from qcn.data.spec import Preprocessing
 from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.export.bundle import GOLDEN, Bundle, golden

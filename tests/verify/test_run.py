@@ -121,7 +121,7 @@ def test_a_small_data_set_has_fewer_golden_images(
     says = "there are 15 golden images of the data set, where `qcn export` takes 16"
     assert says in checked(Bundle.open(bundle.folder), own_run).reasons
     few = SimpleNamespace(tests={"test": range(15)})
-    monkeypatch.setattr("qcn.data.read", lambda *_: few)
+    monkeypatch.setattr("qcn.data.registry.read", lambda *_: few)
     assert says not in checked(Bundle.open(bundle.folder), own_run).reasons
 
 

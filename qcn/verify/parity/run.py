@@ -270,7 +270,7 @@ def _inputs(golden: Golden, run: "Run", most: int, data_dir: Path) -> Iterator[s
 
 def _golden_images(run: "Run", most: int, data_dir: Path) -> int:
     """How many images of the data set `qcn export` takes: a small one has fewer. A missing one counts as large."""
-    from qcn.data import read
+    from qcn.data.registry import read
 
     try:
         return min(most, sum(map(len, read(run.dataset(), data_dir).tests.values())))

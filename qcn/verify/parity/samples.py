@@ -68,7 +68,7 @@ def samples(
     except ImportError as error:
         fix = "pip install 'qcn-toolkit[train]', or compare on --dataset golden"
         raise MissingError(f"images other than the golden ones need torch, which is not installed: {fix}") from error
-    from qcn.data import DATASETS
+    from qcn.data.registry import DATASETS
 
     unreadable: list[str] = []
     if data in DATASETS:
@@ -84,7 +84,7 @@ def samples(
 
 def _of_dataset(bundle: Bundle, name: str, count: int, data_dir: Path) -> Iterator[tuple[str, Any, int]]:
     """Images of its test splits, spread over splits and classes, each with a name and a label."""
-    from qcn.data import find, load
+    from qcn.data.registry import find, load
     from qcn.export.program.reference import real_images
 
     manifest = bundle.manifest
