@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import call
+from PIL import Image
 from typer.main import get_command
 
 import qcn
@@ -163,14 +164,24 @@ def test_the_network_does_without_torchs_compiler() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_help_imports_no_package_that_it_does_not_need() -> None:
-    """They would take most of its time."""
-    for command, heavy in (((), {"rich", "numpy", "torch", "pydantic"}), (("predict",), {"rich", "numpy", "torch"})):
-        words = ["qcn", *command, "--help"]
-        code = f"import sys\nsys.argv = {words}\nfrom qcn.cli import main\ntry: main()\n"
-        code += f"finally: print('imported', sorted({heavy} & set(sys.modules)))"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        assert done.stdout.splitlines()[-1] == "imported []", command
+@pytest.mark.parametrize(
+    ("words", "heavy"),
+    [
+        (["--help"], {"rich", "numpy", "torch", "pydantic"}),
+        (["predict", "--help"], {"rich", "numpy", "torch", "pydantic"}),
+        (["predict", "picture.png"], {"torch", "pydantic", "qcn.data.registry"}),
+    ],
+)
+def test_a_command_imports_nothing_heavy_that_it_does_not_need(
+    tmp_path: Path, words: list[str], heavy: set[str]
+) -> None:
+    """It would take most of its time."""
+    Image.new("RGB", (8, 8)).save(tmp_path / "picture.png")
+    code = f"import sys\nsys.argv = {['qcn', *words]}\nfrom qcn.cli import main\ntry: main()\n"
+    code += f"finally: print('imported', sorted({heavy} & set(sys.modules)))"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.splitlines()[-1] == "imported []"
 
 
 def test_help_shows_commands_by_section_and_whole_sentences() -> None:
