@@ -369,7 +369,7 @@ def photographs() -> str:
 
 
 def few_pictures() -> str:
-    """Errors by pictures per class, mean and range over seeds; and the seconds that training took."""
+    """Errors by pictures per class, mean and range over seeds; and the least seconds that training took."""
     rows = [row for row in read("few-pictures.json")["results"] if row["count"] != "way"]
     lines = []
     for model in dict.fromkeys(row["model"] for row in rows):
@@ -378,7 +378,7 @@ def few_pictures() -> str:
             errors = [row["error"] for row in rows if (row["model"], row["count"]) == (model, count)]
             seconds = [row["seconds"] for row in rows if (row["model"], row["count"]) == (model, count)]
             mean = sum(errors) / len(errors)
-            line.append(f"{mean:.1f} % ({min(errors):.1f} to {max(errors):.1f}), {sum(seconds) / len(seconds):.0f} s")
+            line.append(f"{mean:.1f} % ({min(errors):.1f} to {max(errors):.1f}), {min(seconds):.0f} s")
         lines.append(line)
     return table(["network", *(f"{count} per class" for count in sorted({row["count"] for row in rows}))], lines)
 
