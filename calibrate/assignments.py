@@ -74,7 +74,7 @@ def require_float32(program: Program, source: str) -> None:
 
 
 def array_bytes(program: Program) -> int:
-    """What its arrays take in weights.safetensors."""
+    """The size of its arrays in weights.safetensors."""
     return sum(array.nbytes for array in program.arrays.values())
 
 
@@ -99,7 +99,7 @@ def estimated(program: Program, assignment: Assignment) -> float:
 
 
 def in_words(program: Program, assignment: Assignment) -> str:
-    """Such as `9 of 9 convolutions int8, 3 of 4 capsule layers fp16`."""
+    """For example `9 of 9 convolutions int8, 3 of 4 capsule layers fp16`."""
     kinds = {"convolutions": Convolution, "linear layers": Linear, "capsule layers": Route}
     parts = []
     for kind, cls in kinds.items():

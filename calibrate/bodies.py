@@ -1,4 +1,4 @@
-"""What runs an assignment and times it: the target itself where it runs here, else torch and a cost model."""
+"""Runs and times assignments: on the target if it runs here, else by torch and a cost model."""
 
 import tempfile
 from abc import ABC, abstractmethod
@@ -54,7 +54,7 @@ class Body(ABC):
 
     @abstractmethod
     def answers(self, program: Program, images: NDArray[np.uint8], task: str) -> ProgramOutputs:
-        """Those to images [N, C, H, W]; `task` is what to show meanwhile."""
+        """Answers to images [N, C, H, W]; progress shows `task`."""
 
     @abstractmethod
     def timed(self, program: Program, assignment: Assignment, calibration: Calibration) -> Timed:
@@ -121,7 +121,7 @@ def write_bundle(base: Bundle, folder: Path, program: Program, target: str) -> B
     """
     golden = base.golden()
     if program.calibrated:
-        golden = replace(golden, plan=True, trained=golden.reference)
+        golden = replace(golden, plan=True, trained=golden.reference.answers)
     bundle = Bundle.create(folder, replace(base.manifest, files=()), program, lambda: golden, FROM_RUN)
     (format, *_) = find(target).formats
     format_of(format).make(Job(bundle, ExportRequest()))

@@ -1,4 +1,4 @@
-"""Is a calibrated program what calibration makes of a trained network? It is made again, and its scales are measured.
+"""Check that a calibrated program is what calibration makes of a trained network, by repeating it.
 
 The scales and mean inputs come from the bundle's calibration.json, whose hash the manifest has. They are not believed:
 a scale must be near the one that the same method finds on the golden images, and what the plan loses is measured again.
@@ -57,7 +57,7 @@ def read_calibration(bundle: Bundle) -> Calibration:
 
 
 def plan_of(plan: Program, trained: Program, calibration: Calibration) -> Program:
-    """What calibration makes of the trained network's program, with the operations of `plan` in its precisions."""
+    """Calibrate the trained network's program, with the operations in the precisions of `plan`."""
     if [op.name for op in plan.operations] != [op.name for op in trained.operations]:
         raise UsageError("the plan has other operations than the network")
     lowered = {op.name: op.precision for op in plan.operations if op.precision != "fp32"}
@@ -70,7 +70,7 @@ def plan_of(plan: Program, trained: Program, calibration: Calibration) -> Progra
 def odd_scales(
     plan: Program, trained: Program, calibration: Calibration, images: NDArray[np.uint8], spec: Preprocessing
 ) -> Iterator[str]:
-    """What is wrong with the scales of a plan, by what the network makes of these images [N, C, H, W], in words."""
+    """Describe what is wrong with the scales of a plan, measured on these images [N, C, H, W]."""
     observers: dict[str, Observer] = {}
     deque(observe(trained, images, spec, observers), 0)
     again = {name: scale_of(observer, calibration.method) for name, observer in observers.items()}

@@ -25,18 +25,11 @@ class CalibratedBundle:
     receipts: list[Receipt]
     files: list[Path]
 
-    @property
-    def summary(self) -> str:
-        """One line: what was chosen, what it saves, what it costs."""
-        return outcome.verdict(self.calibrated)
-
-
-def _ignore(audit: Audit, digits: list[Digits]) -> None:
-    pass
-
 
 def calibrate(
-    source: Path, request: CalibrationRequest, on_audit: Callable[[Audit, list[Digits]], None] = _ignore
+    source: Path,
+    request: CalibrationRequest,
+    on_audit: Callable[[Audit, list[Digits]], None] = lambda audit, digits: None,
 ) -> CalibratedBundle:
     """Calibrate the run or bundle in `source`. `on_audit` gets the audit and the digits before anything is built."""
     folder = request.report or Path("runs/calibrate") / Path(os.path.realpath(source)).name

@@ -29,7 +29,7 @@ from qcn.verify.words import share
 IMAGES = 8  # that intermediates are taken from: a full-size QCN has 19 million votes per image
 SMALLEST, LARGEST = float(np.finfo(np.float16).smallest_normal), float(np.finfo(np.float16).max)
 SAMPLED = 1 << 18  # numbers of an intermediate per image that shares and errors are taken from; extremes are of all
-LOST = 1e-3  # share of numbers that fp16 cannot hold with all its digits: more is told
+LOST = 1e-3  # share of numbers that fp16 cannot hold with all digits: a larger one is reported
 # An intermediate, whether the fp16 form of routing keeps it in fp16, and why.
 WHY: dict[str, tuple[bool, str]] = {
     "vote v": (True, ""),
@@ -94,7 +94,7 @@ class Digits:
         self.error += float(((rounded(size, torch.float16) - size).abs() / size)[~above].double().sum())
 
     def words(self) -> str:
-        """What is lost and what is done about it; empty where nothing is."""
+        """Describe what is lost and what is done about it; empty if nothing is lost."""
         if not self.loses:
             return ""
         lost = [f"{share(self.share_below)} of the values are below {SMALLEST:.1e}"] if self.share_below > LOST else []
@@ -145,12 +145,12 @@ def intermediates(program: Program, route: Route, pose: Tensor, activation: Tens
 
 
 def worst(digits: list[Digits]) -> list[Digits]:
-    """Of each intermediate, that of the layer where fp16 would err most."""
+    """Each intermediate of the layer where fp16 would err most."""
     return [max((of for of in digits if of.name == name), key=lambda of: of.mean_error) for name in WHY if digits]
 
 
 def table(digits: list[Digits]) -> Table:
-    """One row each."""
+    """One row per intermediate."""
     numbers = ("from", "to", "below 6.1e-5", "above 65504", "fp16 error")
     title, whole = "numbers of routing, and what fp16 makes of them", ("layer", *numbers, "kept in")
     result = table_of("layer", "intermediate", *numbers, "kept in", right=numbers, whole=whole, title=title)

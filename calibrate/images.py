@@ -1,7 +1,7 @@
 """The images that ranges and accuracy are measured on: a validation split, never a test split; and what is wrong there.
 
-What `audit` finds is refused where a calibration with these images would say nothing (`Audit.refusals`), and told where
-it would say less than it seems to (`Audit.warnings`), always with the numbers seen.
+`audit` refuses images that a calibration cannot rely on (`Audit.refusals`), and warns of those that it can rely on less
+than it seems (`Audit.warnings`), always with the numbers seen.
 """
 
 import hashlib
@@ -18,15 +18,15 @@ from qcn.intervals import ONE_SIDED, paired_drop
 from qcn.terminal.text import counted
 
 LEAST = 16  # images: fewer are refused
-FEW = 256  # fewer are told
+FEW = 256  # fewer give a warning
 OBSERVED = 512  # images at most that ranges are taken from: more were seen to change scales by a few per cent at most
-HALF, SOME = 0.5, 0.01  # shares of odd images that are refused, and that are told
+HALF, SOME = 0.5, 0.01  # shares of odd images that are refused, and that give a warning
 NOISE = 0.25  # neighbouring pixels of noise are correlated less than this
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What was seen of the images, in numbers; `known_tests` names what they were compared with."""
+    """Counts of the images; `known_tests` names the test images that they were compared with."""
 
     images: int
     different: int
@@ -41,7 +41,7 @@ class Audit:
     warnings: tuple[str, ...] = ()
 
     def words(self) -> str:
-        """All of it as sentences, for the page."""
+        """The counts as sentences, for the page."""
         different = "all different" if self.different == self.images else f"{self.different:,} of them different"
         share = "all" if self.classes_seen == self.classes else f"{self.classes_seen} of"
         result = [f"{counted(self.images, 'image')}, {different}, of {share} {self.classes} classes."]
@@ -145,7 +145,7 @@ def is_noise(image: NDArray[np.uint8]) -> bool:
 
 
 def data_sha256(images: ImageSet) -> str:
-    """Of the images and their labels, in order."""
+    """The hash of the images and their labels, in order."""
     digest = hashlib.sha256(str(images.images.shape).encode())
     digest.update(np.ascontiguousarray(images.images).data)
     digest.update(np.ascontiguousarray(images.labels).data)

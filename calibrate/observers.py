@@ -1,4 +1,4 @@
-"""What a program's values look like on images: range and histogram of each, gathered batch by batch.
+"""Range and histogram of each value of a program, gathered batch by batch over images.
 
 A histogram counts magnitudes, since int8 is symmetric here. Its range is a power of two and doubles when a larger
 number comes: then two bins become one, so nothing is lost but resolution, and images may come in any order.
@@ -51,11 +51,7 @@ class Observer:
             self._grow(2.0 ** math.ceil(math.log2(self.largest)))
         new = torch.histc(numbers.abs().float(), BINS, 0.0, self.top or 1.0)
         self.counts = (np.array(self.counts, np.int64) + new.to(torch.int64).numpy()).tolist()
-
-        self._average(numbers.flatten(2).double().mean(2) if numbers.ndim > 2 else numbers.double())
-
-    def _average(self, means: Tensor) -> None:
-        """Take in the channels' means [B, C] of more images."""
+        means = numbers.flatten(2).double().mean(2) if numbers.ndim > 2 else numbers.double()  # by channel [B, C]
         before = self.images * torch.tensor(self.means or [0.0] * means.shape[1], dtype=torch.float64)
         self.images += len(means)
         self.means = ((before + means.sum(0)) / self.images).tolist()
@@ -75,10 +71,6 @@ class Observer:
         inside = ((limit - edges) / (self.top / BINS)).clip(0, 1)
         return float((counts * (1 - inside)).sum() / counts.sum())
 
-    def coarse(self, bins: int) -> NDArray[np.int64]:
-        """The histogram in fewer bins."""
-        return np.array(self.counts, np.int64).reshape(bins, -1).sum(1)
-
 
 def batches(images: NDArray[np.uint8], spec: Preprocessing, start: int = 0) -> Iterator[tuple[int, Tensor]]:
     """Images [N, C, H, W] from `start` on, as the network sees them; and how many are done with each batch."""
@@ -88,7 +80,7 @@ def batches(images: NDArray[np.uint8], spec: Preprocessing, start: int = 0) -> I
 
 
 def fastest_kernels(program: Program) -> ProgramKernels:
-    """Of those that route a float32 program on this CPU."""
+    """The fastest kernels that route a float32 program on this CPU."""
     fused = all(not qcn.kernels.obstacle("cpu", torch.float32, route.parents) for route in program.routes)
     return "fused" if fused else "unrolled"
 
@@ -98,7 +90,7 @@ def observe(
 ) -> Iterator[int]:
     """Let the observers, by value, see what the program makes of images [N, C, H, W]; yields how many are done.
 
-    The first `done` were seen before. Whoever iterates may stop in between, and go on from there another time.
+    The first `done` were seen before: the caller may stop at any batch, and resume there.
     """
     interpreter = Interpreter(program, kernels=fastest_kernels(program)).eval()
     with torch.inference_mode():

@@ -1,17 +1,15 @@
-"""What `qcn calibrate` found: tables for the terminal, report.json, charts, and a page."""
+"""The results of `qcn calibrate`: tables for the terminal, report.json, charts, and a page."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
 from qcn.calibrate import digits, sensitivity
 from qcn.calibrate.assignments import in_words
-from qcn.calibrate.images import Audit
 from qcn.calibrate.pipeline import Calibrated
-from qcn.calibrate.record import Calibration
 from qcn.calibrate.search import Search, Trial, pareto
 from qcn.export.backends.receipts import Receipt
 from qcn.packages import installed
@@ -21,62 +19,25 @@ from qcn.storage import records
 from qcn.storage.files import write_text
 from qcn.terminal.tables import table_of
 from qcn.verify import words
-from qcn.verify.machine import Environment as Machine
 from qcn.verify.machine import environment
 
 HERE = Path(__file__).parent
 
 
-@dataclass(frozen=True)
-class TrialRow:
-    """A trial in words. `x` and `y` are its place in the Pareto chart, in per cent."""
-
-    what: str
-    error: str
-    interval: str
-    drop: str
-    bound: str
-    time: str
-    size: str
-    verdict: str
-    front: bool
-    x: float = 0.0
-    y: float = 0.0
-    low: float = 0.0
-    high: float = 0.0
-
-
-@dataclass(frozen=True)
-class CalibrationReport:
-    """report.json: everything, for programs."""
-
-    bundle: str
-    command: str
-    machine: Machine
-    audit: Audit
-    calibration: Calibration
-    digits: tuple[digits.Digits, ...]
-    sensitivities: tuple[sensitivity.Sensitivity, ...]
-    search: Search
-    pareto: tuple[Trial, ...]
-    receipts: tuple[Receipt, ...]
-
-
 def write(folder: Path, calibrated: Calibrated, receipts: Sequence[Receipt], command: str) -> list[Path]:
     """report.json, report.html and, where there is matplotlib, a PNG of each chart; gives their paths."""
-    front = pareto(calibrated.search.trials)
-    record = CalibrationReport(
-        calibrated.base.manifest.name,
-        command,
-        environment(),
-        calibrated.audit,
-        calibrated.calibration.shown(),
-        tuple(calibrated.digits),
-        tuple(calibrated.sensitivities),
-        calibrated.search,
-        tuple(front),
-        tuple(receipts),
-    )
+    record = {
+        "bundle": calibrated.base.manifest.name,
+        "command": command,
+        "machine": environment(),
+        "audit": calibrated.audit,
+        "calibration": calibrated.calibration.shown(),
+        "digits": calibrated.digits,
+        "sensitivities": calibrated.sensitivities,
+        "search": calibrated.search,
+        "pareto": pareto(calibrated.search.trials),
+        "receipts": receipts,
+    }
     files = [folder / "report.json", folder / "report.html"]
     records.write(files[0], record)
     write_text(files[1], page(calibrated, receipts, command))
@@ -93,12 +54,12 @@ def trials_table(calibrated: Calibrated) -> Table:
     title = f"tried, on {calibrated.audit.images:,} validation images"
     result = table_of("precisions", *numbers, "", right=numbers, whole=numbers, title=title)
     for row in rows(calibrated):
-        result.add_row(row.what, row.error, row.drop, row.bound, row.time, row.size, row.verdict)
+        result.add_row(*(row[name] for name in ("what", "error", "drop", "bound", "time", "size", "verdict")))
     return result
 
 
 def receipts_table(receipts: Sequence[Receipt]) -> Table:
-    """What was asked for, and what libqcn or ONNX Runtime was seen to run."""
+    """The requested precisions, and those that libqcn or ONNX Runtime ran."""
     whole = ("asked for", "ran in")
     result = table_of("operation", *whole, "kernels", whole=whole, title="asked for, and run")
     for receipt in receipts:
@@ -119,7 +80,7 @@ def verdict(calibrated: Calibrated) -> str:
 
 
 def headline(calibrated: Calibrated) -> str:
-    """What calibrating was for: how much faster, or smaller, and that the accuracy is kept."""
+    """The gain: how much faster, or smaller, and that the accuracy is kept."""
     trial, base, timed = calibrated.chosen, _base(calibrated), calibrated.chosen.timed
     if timed and (timed.share < 1 or calibrated.search.goal == "latency"):
         estimated = "by an estimate " * (timed.milliseconds is None)
@@ -147,32 +108,37 @@ def _megabytes(trial: Trial) -> str:
     return f"{trial.bytes / 1e6:.2f} MB"
 
 
-def rows(calibrated: Calibrated) -> list[TrialRow]:
-    """The trials, float32 first, then the fastest first."""
+def rows(calibrated: Calibrated) -> list[dict[str, Any]]:
+    """The trials in words, float32 first, then the fastest first; `x` and `y` are its place in the chart, in per cent.
+
+    `low` and `high` are the ends of the interval there.
+    """
     trials = sorted(calibrated.search.trials, key=lambda of: (bool(of.assignment), of.timed.share if of.timed else 1.0))
     front = pareto(trials)
     shares = [trial.timed.share for trial in trials if trial.timed]
     ends = [100 * end for trial in trials for end in (trial.rate.low, trial.rate.high)]
     return [
-        TrialRow(
-            in_words(calibrated.program, trial.assignment),
-            f"{100 * trial.rate.error:.2f} %",
-            f"{100 * trial.rate.low:.2f} to {100 * trial.rate.high:.2f} %",
-            f"{trial.drop:+.2f}" if trial.assignment else "",
-            f"{trial.bound:+.2f}" if trial.assignment else "",
-            _time(trial),
-            _megabytes(trial),
-            _word(calibrated.search, trial),
-            trial in front,
-            _along(trial.timed.share, shares) if trial.timed else -1.0,
-            *(100 - _along(100 * error, ends) for error in (trial.rate.error, trial.rate.low, trial.rate.high)),
-        )
+        {
+            "what": in_words(calibrated.program, trial.assignment),
+            "error": f"{100 * trial.rate.error:.2f} %",
+            "interval": f"{100 * trial.rate.low:.2f} to {100 * trial.rate.high:.2f} %",
+            "drop": f"{trial.drop:+.2f}" if trial.assignment else "",
+            "bound": f"{trial.bound:+.2f}" if trial.assignment else "",
+            "time": _time(trial),
+            "size": _megabytes(trial),
+            "verdict": _word(calibrated.search, trial),
+            "front": trial in front,
+            "x": _along(trial.timed.share, shares) if trial.timed else None,
+            "y": 100 - _along(100 * trial.rate.error, ends),
+            "low": 100 - _along(100 * trial.rate.low, ends),
+            "high": 100 - _along(100 * trial.rate.high, ends),
+        }
         for trial in trials
     ]
 
 
 def _along(value: float, values: Sequence[float]) -> float:
-    """Where a value lies between the least and the largest, in per cent, with room at the ends, also for the marks."""
+    """The place of a value between the least and the largest, in per cent, with room for marks at the ends."""
     low, high = min(values), max(values)
     return 16 + 78 * (value - low) / (high - low) if high > low else 50.0
 

@@ -1,6 +1,6 @@
 """`qcn calibrate`, step by step: images and their audit, ranges, digits of routing, sensitivity, search, bundle.
 
-Every step leaves its record in the `report` folder, where an interrupted calibration goes on.
+Every step writes its record to the `report` folder, from which an interrupted calibration resumes.
 """
 
 import hashlib
@@ -56,7 +56,7 @@ class SensitivityRecord:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """All that was found, and the bundle."""
+    """The results of all steps, and the float32 bundle."""
 
     base: Bundle
     program: Program

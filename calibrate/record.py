@@ -1,8 +1,8 @@
 """calibration.json: the ranges and scales of a network's values, and what they were taken from.
 
 They hold for these weights, this pre-processing and these images alone (`Key`): a record of any other is refused. While
-ranges are being observed the record has the whole histograms and how many images are `done`, so that whoever was
-interrupted goes on from there; what comes with a bundle has them in few bins, to be looked at.
+ranges are being observed the record has the whole histograms and how many images are `done`, so that an interrupted
+calibration resumes there; the copy in a bundle has histograms of few bins, for people.
 """
 
 import hashlib
@@ -79,11 +79,9 @@ class Calibration:
 
     def shown(self) -> "Calibration":
         """The same with histograms in few bins, for a bundle."""
-        few = {
-            name: replace(value, counts=tuple(_observer(value, self.done).coarse(SHOWN_BINS).tolist()))
-            for name, value in self.values.items()
-        }
-        return replace(self, values=few)
+        few = {name: np.reshape(value.counts, (SHOWN_BINS, -1)).sum(1) for name, value in self.values.items()}
+        values = {name: replace(value, counts=tuple(few[name].tolist())) for name, value in self.values.items()}
+        return replace(self, values=values)
 
 
 def read(path: Path, expected: Key, command: str) -> Calibration:
@@ -101,7 +99,7 @@ def read(path: Path, expected: Key, command: str) -> Calibration:
 def calibrate(
     path: Path, program: Program, spec: Preprocessing, images: ImageSet, data: str, method: Method, key: Key, again: str
 ) -> Calibration:
-    """The ranges of every value of a program on these images: those at `path`, which is gone on with, or new ones."""
+    """The ranges of every value of a program on these images; observation resumes from the record at `path`."""
     done, observers = 0, dict[str, Observer]()
     if path.exists():
         before = read(path, key, again)

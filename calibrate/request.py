@@ -1,4 +1,4 @@
-"""What `qcn calibrate` is asked for. No torch here."""
+"""The settings of `qcn calibrate`. No torch here."""
 
 import shlex
 from dataclasses import dataclass

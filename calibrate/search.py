@@ -7,7 +7,7 @@
    is allowed, the one that turns poses most.
 3. What remains is timed again: it must be faster than float32.
 
-Every trial is kept, for the Pareto front, and so that an interrupted search goes on.
+Every trial is kept, for the Pareto front, and so that an interrupted search resumes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -51,12 +51,12 @@ class Trial:
 
     @property
     def drop(self) -> float:
-        """Of accuracy, in points."""
+        """Lost accuracy, in points."""
         return 100 * (self.lost - self.won) / self.images
 
     @property
     def bound(self) -> float:
-        """What the drop is below in 95 of 100 cases, in points."""
+        """The upper end of the drop's interval, in points: the drop is below it in 95 of 100 cases."""
         return 100 * paired_drop(self.lost, self.won, self.images)[1]
 
     @property
@@ -66,7 +66,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Search:
-    """search.json: what was tried, for whom, on what; `chosen` is None until it is known."""
+    """search.json: what was tried, for which target and goal; `chosen` is None until it is known."""
 
     key: Key
     method: Method
@@ -110,7 +110,7 @@ class Searcher:
         self._turns = {(one.operation, one.precision): one.degrees or 0.0 for one in sensitivities}
 
     def run(self) -> Search:
-        """Find it, or raise CheckFailed with what came nearest."""
+        """Search, or raise CheckFailed with what came nearest."""
         whole = lowest(self.program)
         groups = {
             f"convolutions and linear layers in {precision}"
@@ -211,7 +211,7 @@ class Searcher:
 
 
 def pareto(trials: Sequence[Trial]) -> list[Trial]:
-    """Those that no other beats in error, time and size at once, or equals in all and beats in one."""
+    """The Pareto front: trials that no other equals in error, time and size and beats in one of them."""
 
     def figures(trial: Trial) -> tuple[float, float, float]:
         return trial.wrong, trial.timed.share if trial.timed else 1.0, trial.bytes

@@ -1,4 +1,4 @@
-"""What it costs to lower one operation alone: in logits, in answers, in the angle of poses. By torch."""
+"""The cost of lowering one operation alone: in logits, answers and the angle of poses. By torch."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ def measure(
     spec: Preprocessing,
     done: Iterable[Sensitivity] = (),
 ) -> Iterable[list[Sensitivity]]:
-    """All that is found so far, after each operation; `done` are the results of an interrupted measurement."""
+    """The results so far, after each operation; `done` are those of an interrupted measurement."""
     result = list(done)
     before, tried = {(one.operation, one.precision) for one in result}, lowered_alone(program)
     missing = [one for one in tried if one not in before]
@@ -77,7 +77,7 @@ def measure(
 def compare(
     name: str, precision: OperationPrecision, exact: ProgramOutputs, lowered: ProgramOutputs, labels: NDArray[np.int64]
 ) -> Sensitivity:
-    """What became of the answers."""
+    """Compare answers in lower precision with exact ones."""
     return Sensitivity(
         name,
         precision,

@@ -15,6 +15,7 @@ from qcn.export.backends.torch.interpreter import DTYPES, Interpreter
 from qcn.export.backends.torch.unrolled import UnrolledRoute
 from qcn.export.program.program import Program, Route
 from qcn.kernels import native
+from qcn.kernels.shapes import Layer
 from qcn.terminal.progress import doing
 
 
@@ -50,7 +51,8 @@ class Simulation(Interpreter):
             made: tuple[Tensor, ...] = UnrolledRoute(op, *arrays, DTYPES["bf16"])(pose, activation)
             return made
         if op.precision == "fp16" and native.has_half():
-            return native.half_forward(pose, activation, *arrays, **how, unit=op.mode == "unit")
+            layer = Layer(op.window, op.stride, op.iterations, op.mode == "unit", how["logit"])
+            return native.half_forward((pose, activation, *arrays), layer)
         how["mode"] = op.mode
         if op.precision == "fp32":
             return routing.route(pose, activation, *arrays, **how)
@@ -62,7 +64,7 @@ class Simulation(Interpreter):
 
 
 def answers(program: Program, images: NDArray[np.uint8], spec: Preprocessing, task: str = "") -> ProgramOutputs:
-    """What a program makes of images [N, C, H, W]; `task` is what to show meanwhile."""
+    """Run a program on images [N, C, H, W]; progress shows `task`."""
     simulation, parts = Simulation(program).eval(), []
     with torch.inference_mode():
         for done, batch in batches(images, spec):

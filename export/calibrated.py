@@ -22,12 +22,12 @@ from qcn.export.request import ExportRequest
 
 
 def precisions(program: Program) -> dict[str, str]:
-    """What each convolution, linear and capsule layer is asked to compute in, by name."""
+    """The requested precision of each convolution, linear and capsule layer, by name."""
     return {op.name: op.precision for op in program.operations if isinstance(op, Product | Route)}
 
 
-def write_calibrated(base: Bundle, program: Program, out: Path, record: dict[str, Any], rebuild: str) -> Bundle:
-    """The bundle of a calibrated program in `out`, from the float32 bundle `base` of the same network.
+def write_plan(base: Bundle, program: Program, out: Path, record: dict[str, Any], rebuild: str) -> Bundle:
+    """The bundle of a calibrated program in `out`, from the float32 bundle `base` of the same network, without graphs.
 
     `record` says what it was calibrated by: its `sha256`, and whatever else a reader of the manifest should know.
     `rebuild` is the command that makes it again, with {bundle} for its folder.
@@ -46,5 +46,11 @@ def write_calibrated(base: Bundle, program: Program, out: Path, record: dict[str
         weights.write(draft.path, program)
         draft.found = program.precision
         draft.facts = {"calibration": {**record, "precisions": precisions(program)}}
-    UNROLLED_GRAPH.add(Job(bundle, ExportRequest()))
+    return bundle
+
+
+def write_calibrated(base: Bundle, program: Program, out: Path, record: dict[str, Any], rebuild: str) -> Bundle:
+    """`write_plan`, and the graph for ONNX Runtime."""
+    bundle = write_plan(base, program, out, record, rebuild)
+    Job(bundle, ExportRequest()).add(UNROLLED_GRAPH)
     return bundle

@@ -54,7 +54,7 @@ class FleetDevice:
         self.request(ExportRequest())
 
     def request(self, request: ExportRequest) -> ExportRequest:
-        """What the command asks for, of this device."""
+        """The command's request, with this device's own settings."""
         return replace(
             request,
             formats=self.formats,
@@ -106,7 +106,7 @@ def export_fleet(
 
 
 def commands(device: FleetDevice, bundle: Bundle, results: Sequence[Made]) -> list[str]:
-    """What to type to bring a bundle to its device, finish it there, and bring its report back."""
+    """The commands that copy a bundle to its device, finish it there, and copy its report back."""
     name = device.name
     there = [command for one in results for command in one.commands if command.startswith("ssh ")]
     benchmark = f"qcn benchmark {name} --json {name}.json"

@@ -49,7 +49,7 @@ def export(source: Path, out: Path | None, request: ExportRequest, data_dir: Pat
 
 
 def _everything(program: Program, request: ExportRequest) -> list[tuple[str, ExportRequest]]:
-    """What `--format all` makes: both graphs, the engine as --routing says, and all else that the network allows."""
+    """The formats of `--format all`: both graphs, the engine as --routing says, and all others that are possible."""
     unrolled, fused = (replace(request, routing=routing) for routing in ("unrolled", "fused"))
     of_engine = request if program.routes else unrolled
     jobs = [

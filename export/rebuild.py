@@ -27,12 +27,13 @@ def difference(bundle: Bundle, artefact: Artefact) -> str:
     with tempfile.TemporaryDirectory() as folder:
         path, request = Path(folder) / artefact.file, request_of(artefact, bundle.manifest)
         check_opset(request)
+        format.require()
         format.write(Job(bundle, request), path)
         return format.difference(bundle, artefact, content, path)
 
 
 def request_of(artefact: Artefact, manifest: Manifest) -> ExportRequest:
-    """What asks `qcn export` for this file; its facts may be a stranger's."""
+    """The request that makes this file again; its facts may come from a stranger."""
     outputs, opset = artefact.facts.get("outputs"), artefact.facts.get("opset")
     return ExportRequest(
         precision=next((one for one in PRECISIONS if one == artefact.precision), "fp32"),

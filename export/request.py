@@ -1,4 +1,4 @@
-"""What `qcn export` is asked for: its options, checked, and the command that asks for the same again."""
+"""The options of `qcn export`, checked, and the command that asks for the same again."""
 
 import shlex
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ OLDEST_OPSET, BF16_OPSET = 17, 22  # 17: what TensorRT 8.6 reads; 22: the first 
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """What `qcn export` is asked for.
+    """The options of `qcn export`.
 
     target_tensorrt   the TensorRT version of the target, where that is known
     host              what ssh knows the target by

@@ -57,7 +57,7 @@ def this_gpu() -> Gpu | None:
 
 
 def on_jetson() -> bool:
-    """Whether this is a Jetson: its system says so."""
+    """Whether this is a Jetson."""
     return Path("/etc/nv_tegra_release").exists()
 
 
@@ -192,7 +192,7 @@ def version_numbers(version: str) -> tuple[int, ...]:
 
 
 def device_commands(bundle: Path, command: str, host: str = "device") -> list[str]:
-    """What to type to run an export command on the device itself, which ssh knows by `host`."""
+    """The commands that run an export on the device itself, whose ssh name is `host`."""
     name = shlex.quote(Path(os.path.realpath(bundle)).name)
     return [f"scp -r {shlex.quote(str(bundle))} {host}:", f"ssh {host} {command.replace(BUNDLE, name)}"]
 

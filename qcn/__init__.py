@@ -40,31 +40,23 @@ def create(name: str, *, in_channels: int, classes: int, **options: "Any") -> "n
     return create_network(name, in_channels=in_channels, classes=classes, **options)
 
 
+_MODULES = dict.fromkeys(("Answer", "Model", "load"), "runtime") | dict.fromkeys(("Bundle", "Run", "open"), "api")
+_MODULES["Callback"] = "train.trackers"
+
+
 def __getattr__(name: str) -> "Any":
     """`qcn.load` and the like, when they are first asked for: importing the package stays quick."""
-    if name in ("Answer", "Model", "load"):
-        from qcn import runtime
+    from importlib import import_module
 
-        return getattr(runtime, name)
-    if name in ("api", "train"):  # `train` is a package that can be called: importing a part of it puts it here too
-        from importlib import import_module
-
-        return import_module(f"qcn.{name}")
-    if name in ("Bundle", "Run", "open"):
-        from qcn import api
-
-        return getattr(api, name)
-    if name == "Callback":
-        from qcn.train.trackers import Callback
-
-        return Callback
     if name == "__version__":
-        from importlib.metadata import version
-
-        return version("qcn-toolkit")
+        return import_module("importlib.metadata").version("qcn-toolkit")
+    if name in ("api", "train"):  # `train` is a package that can be called: importing a part of it puts it here too
+        return import_module(f"qcn.{name}")
+    if name in _MODULES:
+        return getattr(import_module(f"qcn.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'qcn' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:
-    """What there is, asked for or not."""
+    """All public names, loaded or not."""
     return sorted({*__all__, *globals()} - {"TYPE_CHECKING", "os"})

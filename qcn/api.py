@@ -1,4 +1,4 @@
-"""All that a script needs, in the shell's own words: a training run and a bundle as objects.
+"""The Python interface: a training run and a bundle as objects, with the settings of the shell.
 
     run = qcn.train("my/pictures")                   # a Run; qcn.open("runs/train/…") opens one
     bundle = run.export("onnx", "trt")               # a Bundle
@@ -27,13 +27,12 @@ from qcn.terminal.progress import doing, say, shown
 from qcn.terminal.text import command_line
 
 if TYPE_CHECKING:
-    from qcn.evaluate import Evaluated
+    from qcn.evaluate.evaluation import Evaluated
     from qcn.export.backends.format import Made
     from qcn.runtime import Answer, Model
     from qcn.runtime.pictures import Picture
     from qcn.train.record import Quantised
     from qcn.train.record import Run as Record
-    from qcn.train.settings import Settings
     from qcn.train.trackers import Callback
     from qcn.verify.parity.check import Checked
     from qcn.verify.speed.check import Benchmarked
@@ -53,7 +52,7 @@ def open(name: Name, *, public_key: Name | None = None) -> "Run | Bundle":
 
 
 class _Source:
-    """What can be exported, calibrated, evaluated and asked: a run, or a bundle.
+    """The methods that runs and bundles share.
 
     pictures   the folder or table of a user that it was trained on, where it is known; None for other data sets
     """
@@ -102,10 +101,10 @@ class _Source:
 
     def evaluate(self, **settings: Any) -> "Evaluated":
         """The error with its 95 % interval on each test split, by class and by viewpoint (`qcn evaluate`)."""
-        from qcn.evaluate import evaluate_model
+        from qcn.evaluate.evaluation import evaluate
         from qcn.evaluate.request import Request
 
-        return evaluate_model(self.folder, make(Request, **{**self._own(), **settings}))
+        return evaluate(self.folder, make(Request, **{**self._own(), **settings}))
 
     @overload
     def predict(self, picture: "Picture") -> "Answer": ...  # type: ignore[overload-overlap]  # text is a list of texts
@@ -117,11 +116,11 @@ class _Source:
 
     @cached_property
     def model(self) -> "Model":
-        """What answers: the fastest backend that runs here. `load` of a bundle chooses another."""
+        """Its network by the fastest backend that runs here; `load` of a bundle chooses another."""
         raise NotImplementedError
 
     def _own(self) -> dict[str, Any]:
-        """Settings that are known and need not be given, such as the folder of pictures."""
+        """Settings with known values, such as the folder of pictures."""
         return {}
 
 
@@ -129,8 +128,10 @@ class Run(_Source):
     """A training run: its `folder`, and what run.json says of it, the `record`. Needs torch."""
 
     def __init__(self, folder: Name, record: "Record | None" = None) -> None:
+        from qcn.train.record import load_run
+
         self.folder = Path(folder)
-        self.record = record or _record(self.folder)
+        self.record = record or load_run(self.folder)
         settings = self.record.settings
         self.pictures = None if settings.size is None else settings.dataset
 
@@ -152,8 +153,14 @@ class Run(_Source):
         device: str = "auto",
         callbacks: "Sequence[Callback]" = (),
     ) -> "Run":
-        """Continue it from its last checkpoint, to so many epochs if it should become longer."""
-        return resume(self.folder, epochs=epochs, data_dir=data_dir, device=device, callbacks=callbacks)
+        """Continue it from its last checkpoint, to so many epochs if it should become longer, in its trackers too."""
+        if epochs is not None and epochs < 1:
+            raise UsageError(f"epochs must be positive, not {epochs}")
+        with shown():
+            doing("loading torch")
+            from qcn.train import begin
+
+            return Run(self.folder, begin.resume(self.folder, Path(data_dir), device, epochs, callbacks))
 
     @property
     def exportable(self) -> bool:
@@ -234,7 +241,7 @@ def train(
     """Train a network on a data set or a folder of pictures, into the folder `out` (`qcn train`).
 
     The other keywords are the fields of `qcn.train.settings.Settings`. `tracker` names services that keep the run;
-    `callbacks` are told how it goes (`qcn.train.trackers`).
+    `callbacks` are called at each epoch (`qcn.train.trackers`).
     """
     from qcn.train.trackers import trackers_named
 
@@ -268,24 +275,6 @@ def train(
             return Run(folder, begin.train(complete, Path(data_dir), folder, device, quantised, callbacks))
 
 
-def resume(
-    run: Name,
-    *,
-    epochs: int | None = None,
-    data_dir: Name = DATA,
-    device: str = "auto",
-    callbacks: "Sequence[Callback]" = (),
-) -> Run:
-    """Continue the run in this folder from its last checkpoint (`qcn train --resume`), in its trackers too."""
-    if epochs is not None and epochs < 1:
-        raise UsageError(f"epochs must be positive, not {epochs}")
-    with shown():
-        doing("loading torch")
-        from qcn.train import begin
-
-        return Run(run, begin.resume(Path(run), Path(data_dir), device, epochs, callbacks))
-
-
 def _for_photographs(source: Path, model: str | None, size: int | None) -> dict[str, Any]:
     """Network and size for a folder of pictures, where they are not chosen: of photographs a pretrained one."""
     from qcn.data.folder import BACKBONE_SIDES, side_for_backbone
@@ -306,13 +295,7 @@ def _for_photographs(source: Path, model: str | None, size: int | None) -> dict[
     return {"model": "qcn-lite0", "size": side}
 
 
-def _record(folder: Path) -> "Record":
-    from qcn.train.record import load_run
-
-    return load_run(folder)
-
-
-def _check(preset: str, **chosen: Any) -> "Settings":
+def _check(preset: str, **chosen: Any) -> None:
     """Refuse wrong settings before torch is imported, which takes seconds."""
     from qcn.data.folder import is_source
     from qcn.data.registry import find
@@ -328,7 +311,6 @@ def _check(preset: str, **chosen: Any) -> "Settings":
         find(settings.dataset, settings.stored)
     for name in filter(None, (settings.init, *settings.teachers)):
         run_of(name)
-    return settings
 
 
 def _quantised(plan: Path, init: str) -> "Quantised":

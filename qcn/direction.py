@@ -122,24 +122,6 @@ def angle_between(one: NDArray[np.floating], other: NDArray[np.floating]) -> Deg
     return angle
 
 
-def direction_errors(
-    pose: NDArray[np.floating],
-    azimuth: NDArray[np.floating],
-    elevation: NDArray[np.floating],
-    symmetry: NDArray[np.int64],
-) -> Degrees:
-    """Degrees [N] between poses [N, 3] and true directions, from the nearest equivalent; NaN for round classes."""
-    errors = np.full(len(pose), np.nan)
-    for fold in np.unique(symmetry[symmetry != ROUND]):
-        rows = symmetry == fold
-        turns = [
-            angle_between(pose[rows], direction_vector(azimuth[rows] + 360 * turn / fold, elevation[rows]))
-            for turn in range(fold)
-        ]
-        errors[rows] = np.min(turns, axis=0)
-    return errors
-
-
 @dataclass(frozen=True)
 class DirectionErrors:
     """Angles between predicted and true directions, in degrees, of so many images.

@@ -1,4 +1,4 @@
-"""What can go wrong for a user, and the exit code it ends with. A message says what was seen and what fixes it."""
+"""Errors for users, with their exit codes. A message says what was wrong and what fixes it."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ class QcnError(Exception):
     exit_code = 1
 
     def __str__(self) -> str:
-        """Without control characters but line breaks: a message may quote a stranger's file, or a backend's words."""
+        """Escape control characters but line breaks: a message may quote an untrusted file or a backend."""
         return readable(super().__str__(), keep="\n")
 
 
@@ -54,7 +54,7 @@ class Stopped(QcnError):
 def unknown_name(
     kind: str, name: str, known: Iterable[str], instead: Mapping[str, str] = MappingProxyType({})
 ) -> UsageError:
-    """The error for a name that is not in a registry: what there is `instead` of it, or the nearest one that is."""
+    """The error for an unknown name, with the hint in `instead`, the nearest known name, or all of them."""
     if name.lower() in instead:
         return UsageError(f"no {kind} named '{name}': {instead[name.lower()]}")
     known = sorted(known)

@@ -5,7 +5,7 @@ from typing import Literal, get_args
 RUN, MANIFEST = "run.json", "manifest.json"  # what a training run and a bundle have
 BUNDLE = "{bundle}"  # stands for the bundle's folder in the commands that rebuild its files
 CALIBRATION = "calibration.json"  # what a calibrated bundle has too, for people
-CARD, CARD_TEXT = "card.json", "card.md"  # what a bundle that ships with the product has too (`qcn.networks.cards`)
+CARD, CARD_TEXT = "card.json", "card.md"  # what a bundle that ships with the product has too (tools/cards.py)
 
 # Networks to train, as `qcn.networks.zoo` has them: known without torch, which takes seconds to import.
 NETWORKS = (

@@ -12,17 +12,17 @@ def installed(module: str) -> bool:
 
 
 def distribution(module: str) -> str:
-    """The package that a module came with; empty where none is recorded, as in NVIDIA's archives."""
+    """The package of a module; empty if none is recorded, as in NVIDIA's archives."""
     return next(iter(importlib.metadata.packages_distributions().get(module, [])), "")
 
 
 def version(module: str) -> str:
-    """Of that package; empty where none is recorded."""
+    """The version of a module's package; empty if none is recorded."""
     return package_version(distribution(module))
 
 
 def package_version(package: str) -> str:
-    """Of a package by the name that pip knows it by; empty where it is not installed."""
+    """The version of a package by its name on PyPI; empty if it is not installed."""
     try:
         return importlib.metadata.version(package) if package else ""
     except importlib.metadata.PackageNotFoundError:

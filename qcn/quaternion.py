@@ -1,4 +1,4 @@
-"""Quaternion algebra. The convention of the whole product, stated once:
+"""Rotors. The convention of the whole product, stated once:
 
     a quaternion is [..., 4] in the order (w, x, y, z), w the scalar part;  ij = k, jk = i, ki = j (Hamilton);
     a rotor is a unit quaternion (cos θ, sin θ · axis), and turns a vector v into q v q*: by 2θ about the axis.
@@ -8,26 +8,6 @@ The paper drops the usual division of θ by 2 (its equation for w_ij), and so do
 
 import torch
 from torch import Tensor
-
-
-def hamilton_product(p: Tensor, q: Tensor) -> Tensor:
-    """The product p q of two quaternions, [..., 4]."""
-    pw, px, py, pz = p.unbind(-1)
-    qw, qx, qy, qz = q.unbind(-1)
-    return torch.stack(
-        [
-            pw * qw - px * qx - py * qy - pz * qz,
-            pw * qx + px * qw + py * qz - pz * qy,
-            pw * qy - px * qz + py * qw + pz * qx,
-            pw * qz + px * qy - py * qx + pz * qw,
-        ],
-        dim=-1,
-    )
-
-
-def conjugate(q: Tensor) -> Tensor:
-    """q* = (w, -x, -y, -z), [..., 4]; the inverse of a rotor."""
-    return torch.cat([q[..., :1], -q[..., 1:]], dim=-1)
 
 
 def rotor(theta: Tensor, axis: Tensor) -> Tensor:
@@ -53,8 +33,3 @@ def rotation_matrix(q: Tensor) -> Tensor:
         ],
         dim=-1,
     ).unflatten(-1, (3, 3))
-
-
-def rotate(q: Tensor, v: Tensor) -> Tensor:
-    """q v q* for a rotor q [..., 4] and vectors v [..., 3]."""
-    return (rotation_matrix(q) @ v[..., None])[..., 0]

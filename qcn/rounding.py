@@ -11,7 +11,7 @@ SLOW = platform.machine() in ("aarch64", "arm64")
 
 
 def rounded(x: Tensor, half: torch.dtype) -> Tensor:
-    """What is left of each number in float16 or bfloat16, in its own precision."""
+    """Round each number to float16 or bfloat16, and keep its dtype."""
     plain = x.device.type == "cpu" and x.dtype == torch.float32 and not x.requires_grad
     if SLOW and half == torch.float16 and plain:
         with np.errstate(over="ignore", invalid="ignore"):

@@ -99,7 +99,7 @@ def route(
         options = (list(window), stride, iterations, mode == "unit", logit, save, narrow)
         out = qcn.kernels.route(pose, activation, rotation, beta_u, beta_a, *options)
         return out[0], out[1]
-    grid = (len(pose), *check_map(pose, activation, rotation, beta_u, beta_a, window, stride))
+    grid = (len(pose), *check_map((pose, activation, rotation, beta_u, beta_a), window, stride))
 
     def by_image(mean: Tensor, variance: Tensor, z: Tensor) -> None:
         """Show the parents of all windows [B·H'·W', J, …] to the watchers."""

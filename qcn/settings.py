@@ -74,7 +74,7 @@ class Setting:
 
     @property
     def help(self) -> str:
-        """What a user reads of it; empty for what is not for users."""
+        """The help text; empty for a setting that users do not see."""
         names = self.choices
         choices = f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else "".join(names)
         return str(self.facts.get("help", "")).replace("{choices}", choices)
@@ -89,7 +89,7 @@ class Setting:
         return str(self.facts.get("option") or f"--{self.name.replace('_', '-')}")
 
     def value(self, value: object) -> Any:
-        """What it holds: text as its type says, NumPy's numbers and paths as Python's, one thing as a list of it."""
+        """Convert a value to its type: text is parsed, NumPy's numbers and paths become Python's, one item a list."""
         if (parse := self.facts.get("parse")) and isinstance(value, str | int):
             return parse(str(value))
         if self.item is None:
@@ -115,7 +115,7 @@ def settings_of(cls: type) -> Mapping[str, Setting]:
 
 
 def check_choices(settings: object, except_for: tuple[str, ...] = ()) -> None:
-    """Refuse a value that is none of its setting's."""
+    """Refuse a value that is not one of its setting's choices."""
     cls: Any = type(settings)
     for one in settings_of(cls).values():
         value = None if one.group or one.name in except_for else getattr(settings, one.name)
@@ -130,8 +130,9 @@ def make(cls: type[Made], **options: object) -> Made:
 
 
 def values(cls: type, **options: object) -> dict[str, Any]:
-    """What was given for some settings, as their fields hold it. None stands for the default; unknown names are
-    refused. Settings of a part are given beside all others."""
+    """Convert options to the values of the fields. None stands for the default; unknown names are refused.
+
+    Settings of a part stand beside all others."""
     settings = settings_of(cls)
     if unknown := options.keys() - settings.keys():
         raise unknown_name("setting", min(unknown), settings)

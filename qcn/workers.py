@@ -14,7 +14,7 @@ INSTALL = "pip install 'qcn-toolkit[ray]'"
 
 
 def by_ray(prepare: Callable[[], Callable[[Work], Result]], work: Sequence[Work]) -> Iterator[Result]:
-    """What each piece of work comes to, as soon as it is known, in any order. What `prepare` returns does the work.
+    """The result of each piece of work as soon as it is there, in any order. `prepare` returns what does the work.
 
     There is a process for each GPU, or where there is none for each core, of this machine or of the cluster that
     RAY_ADDRESS names. One that dies is started again, and gets the same piece.

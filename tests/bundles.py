@@ -17,10 +17,18 @@ from qcn.data.registry import load
 from qcn.data.spec import Preprocessing
 from qcn.direction import Directions
 from qcn.export.bundle import MANIFEST, Bundle
-from qcn.export.bundle.digest import manifest_sums
 from qcn.export.bundle.golden import Evaluation
-from qcn.export.bundle.manifest import MANIFEST_SHA256, BundleSource, Manifest, manifest_of, ports, tools
-from qcn.export.bundle.transaction import locked
+from qcn.export.bundle.manifest import (
+    MANIFEST_SHA256,
+    Batch,
+    BundleSource,
+    Manifest,
+    manifest_of,
+    manifest_sums,
+    ports,
+    tools,
+)
+from qcn.export.bundle.transaction import LOCK, locked
 from qcn.export.pipeline import FROM_RUN
 from qcn.export.program.lower import lower
 from qcn.export.program.program import Program
@@ -59,7 +67,7 @@ def trained_network(name: str, channels: int, classes: int, *sides: int, seed: i
 
 def answering(evaluation: Evaluation, **arrays: Any) -> Evaluation:
     """The same with other arrays among the network's answers."""
-    return replace(evaluation, answers=replace(evaluation.answers, **arrays))
+    return Evaluation({name: array for name, array in {**evaluation.arrays, **arrays}.items() if array.size})
 
 
 def with_quick_norms(network: nn.Module) -> nn.Module:
@@ -151,3 +159,23 @@ def put_manifest(folder: Path, text: str) -> None:
     """Write a bundle's manifest as whoever alters one would: with its hash beside it."""
     (folder / MANIFEST).write_text(text, encoding="utf-8")
     (folder / MANIFEST_SHA256).write_bytes(manifest_sums(text.encode()))
+
+
+def add(bundle: Bundle, file: str = "model.onnx", content: bytes = b"graph") -> None:
+    """A file of any bytes in a bundle, as an export would add it."""
+    format: str = {".engine": "trt", ".pt2": "pt2"}.get(Path(file).suffix, "onnx")
+    command = f"qcn export {{bundle}} --format {format} --precision fp32 --batch 1"
+    with bundle.adding(file, format, "fp32", command, batch=Batch(1, 1, 1)) as draft:
+        draft.path.write_bytes(content)
+        draft.found = "fp32"
+        draft.facts["opset"] = 17
+
+
+def states(bundle: Bundle) -> dict[str, str]:
+    return {finding.file: finding.state for finding in bundle.check()}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below the folder but the lock."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != LOCK)
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}

@@ -28,6 +28,11 @@ class Command:
         return int(ended.value.code or 0), printed.out + printed.err
 
 
+@pytest.fixture
+def qcn(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capsys)
+
+
 def call(*arguments: object, columns: int = 200) -> subprocess.CompletedProcess[str]:
     """`qcn` in this process, as `subprocess.run` would tell of it."""
     words, out, err = ["qcn", *map(str, arguments)], io.StringIO(), io.StringIO()
@@ -40,6 +45,12 @@ def call(*arguments: object, columns: int = 200) -> subprocess.CompletedProcess[
         except SystemExit as ended:
             code = ended.code
     return subprocess.CompletedProcess(words, int(str(code or 0)), out.getvalue(), err.getvalue())
+
+
+def ask(*arguments: object) -> tuple[int, str]:
+    """The same as its exit code and all that it printed."""
+    done = call(*arguments)
+    return done.returncode, done.stdout + done.stderr
 
 
 def signalled(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from bundles import _bundle, bundle, made_once, manifest, program, run  # noqa: F401 (fixtures for all tests below)
+from command import qcn  # noqa: F401
 from in_process import _in_this_process  # noqa: F401
 from official import accept, idx, write
 

@@ -4,6 +4,7 @@ What a child would be asked and would answer goes through the same code on both 
 marked `isolated`, and start real children.
 """
 
+import io
 import os
 from typing import Any
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from qcn.errors import MissingError, QcnError
 from qcn.export.backends.candidates import Candidate
-from qcn.export.backends.frames import LENGTHS, decode, encode, lengths
+from qcn.export.backends.frames import encode, receive
 from qcn.export.backends.isolated import IsolatedRunner
 from qcn.export.backends.runner import Runner
 from qcn.export.backends.worker import _answer
@@ -49,9 +50,7 @@ class InProcessRunner(IsolatedRunner):
 
 
 def _frame(parts: list[memoryview]) -> Answer:
-    whole = b"".join(parts)
-    end = LENGTHS.size + lengths(whole[: LENGTHS.size])[0]
-    return decode(whole[LENGTHS.size : end], bytearray(whole[end:]))
+    return receive(io.BytesIO(b"".join(parts)).read)
 
 
 def _runner(candidate: Candidate, runner: Runner, time_limit: float) -> InProcessRunner:

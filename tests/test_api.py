@@ -119,7 +119,8 @@ def test_the_package_stays_a_package_that_can_be_called() -> None:
         "import sys, qcn; assert not {'torch', 'numpy', 'qcn.api', 'qcn.train'} & sys.modules.keys();"
         "assert callable(qcn.train); from qcn.train.settings import Settings; import qcn.train.settings as s;"
         "assert callable(qcn.train) and s.Settings is Settings and qcn.open and qcn.Run and qcn.Bundle;"
-        "assert 'torch' not in sys.modules and set(qcn.__all__) <= set(dir(qcn))"
+        "assert 'torch' not in sys.modules and set(qcn.__all__) <= set(dir(qcn));"
+        "assert not {'os', 'TYPE_CHECKING'} & set(dir(qcn)); from qcn import *; assert Answer is qcn.Answer"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -2,14 +2,17 @@
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from command import call
+from PIL import Image
 
 from qcn.train.settings import settings_from
 
@@ -114,39 +117,59 @@ def test_every_run_on_record_is_of_a_trial_of_a_sweep_and_every_trial_was_traine
             settings = asdict(settings_from("best", **sweep.settings(trial, 0)))
             usual = {"batch_size": settings["batch_size"] or 128, "augment": settings["augment"] or "light"}
             teachers = [f"mnist--{teacher}-seed0" for teacher in settings["teachers"]]
-            asked[comparison.recipe(accuracy.told({**settings, **usual, "teachers": teachers}))] = set(trial.seeds)
+            asked[comparison.recipe(accuracy.settings_of_run({**settings, **usual, "teachers": teachers}))] = set(
+                trial.seeds
+            )
+    assert asked == trained
+
+
+def test_every_direction_on_record_is_of_a_trial_of_a_sweep_and_every_trial_was_trained() -> None:
+    trained: dict[str, set[int]] = {}
+    for row in measurements.read("direction-h200.json")["results"]:
+        changed = {name: value for name, value in row["changed"].items() if name != "variations"}  # a setting of then
+        trained.setdefault(json.dumps([row["row"], changed], sort_keys=True), set()).add(row["seed"])
+    asked = {}
+    for sweep in map(asdict, accuracy.sweeps("directions").values()):
+        for trial in sweep["trials"]:
+            row = accuracy.direction_row(sweep, trial["name"])
+            asked[json.dumps([row["row"], row["changed"]], sort_keys=True)] = set(trial["seeds"])
     assert asked == trained
 
 
 @pytest.mark.slow
-def test_runs_of_a_sweep_are_measured_once_and_join_the_others(data_dir: Path, tmp_path: Path) -> None:
-    results, runs = tmp_path / "results.json", tmp_path / "sweep"
-    results.write_text(json.dumps({"date": "", "results": [{"weights_sha256": "older"}]}))
-    file = tmp_path / "sweep.toml"
-    settings = 'dataset = "mnist"\nepochs = 1\nbatch_size = 30\nseed = [2, 3]\n'
-    file.write_text(settings + '[trials]\nsmall = { model = "cnn-small" }\n', encoding="utf-8")
-    assert call("sweep", file, "--data-dir", data_dir, "--out", runs).returncode == 0
-    command = [sys.executable, BENCHMARKS / "accuracy.py", runs, "--data-dir", data_dir, "--json", results]
-    first = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert first.returncode == 0 and "small-seed3: measured; 3 runs" in first.stdout, first.stderr
-    older, *rows = json.loads(results.read_text())["results"]
-    assert older == {"weights_sha256": "older"}
-    assert [(row["row"], row["seed"], row["epochs"]) for row in rows] == [("mnist/small", seed, 1) for seed in (2, 3)]
+def test_runs_of_a_sweep_are_measured_once_and_join_the_others(tmp_path: Path) -> None:
+    """With and without directions, of photographs in a table."""
+    runs, sweep, table = tmp_path / "sweep", tmp_path / "sweep.toml", tmp_path / "table.csv"
+    lines = ["path,label,azimuth,split"]
+    for number, split in enumerate(3 * ["train", "train", "train", "train", "val", "test"]):
+        for label in ("cup", "horse"):
+            name = f"{label}{number}.png"
+            Image.fromarray(np.random.default_rng(number).integers(0, 256, (16, 16), np.uint8)).save(tmp_path / name)
+            lines.append(f"{name},{label},{20 * number},{split}")
+    table.write_text("\n".join(lines))
+    common = f'dataset = "{table}"\nsize = 16\nepochs = 1\nmodel = "cnn-small"\n[sweep]\nkeep = 1\n[trials]\n'
+    sweep.write_text(f"{common}told = {{ direction = 3.0, seed = [2, 3] }}\nuntold = {{ direction = 0.0 }}\n")
+    assert call("sweep", sweep, "--data-dir", tmp_path, "--out", runs).returncode == 0
+
+    def measured(*options: str) -> tuple[str, list[dict[str, Any]]]:
+        results = tmp_path / f"results{len(options)}.json"
+        if not results.exists():
+            results.write_text(json.dumps({"date": "", "results": [{"weights_sha256": "older"}]}))
+        command = [sys.executable, BENCHMARKS / "accuracy.py", runs, *options, "--data-dir", tmp_path]
+        done = subprocess.run([*command, "--json", results], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        older, *rows = json.loads(results.read_text())["results"]
+        assert older == {"weights_sha256": "older"}
+        return done.stdout, rows
+
+    said, rows = measured()
+    assert "told-seed3: measured; 3 runs" in said and [row["seed"] for row in rows] == [2, 3, 0]
     assert all(0 <= row["splits"]["test"]["error"] <= 1 and row["commit"] and row["date"] for row in rows)
-    assert subprocess.run(command, capture_output=True, text=True, check=False).stdout == ""
-
-
-@pytest.mark.slow
-def test_directions_are_trained_and_measured_side_by_side(tmp_path: Path) -> None:
-    options = ("--epochs", 1, "--limit", 60, "--jobs", 2, "--runs", tmp_path / "runs", "--json", tmp_path / "d.json")
-    rows = ("--rows", "viewpoints-demo/cnn-small/off", "viewpoints-demo/cnn-small/3", "--data-dir", tmp_path)
-    command = [sys.executable, BENCHMARKS / "direction.py", *map(str, (*rows, *options))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
-    found = {
-        row["row"].rpartition("/")[2]: row["splits"] for row in json.loads((tmp_path / "d.json").read_text())["results"]
-    }
-    assert found.keys() == {"off", "3"} and all("novel" in splits for splits in found.values())
-    assert "median" not in found["off"]["familiar"] and "within 15°" in done.stdout
-    again = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert sorted(again.stdout.splitlines()) == sorted(done.stdout.splitlines())  # nothing is trained again
+    assert measured() == ("", rows)
+    for evaluation in runs.glob("*/evaluation"):
+        shutil.rmtree(evaluation)
+    told, _, untold = measured("--directions")[1]
+    assert (told["row"], told["changed"]) == (f"{table}/cnn-small/3", {})
+    assert (untold["row"], untold["changed"]) == (f"{table}/cnn-small/off", {})
+    assert told["splits"]["test"]["images"] == 6 and 0 <= told["splits"]["test"]["within_15"] <= 1
+    assert "median" not in untold["splits"]["test"] and 0 <= untold["splits"]["test"]["error"] <= 100

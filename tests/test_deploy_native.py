@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 import torch
 from bundles import trained_network
+from runners import model_at
 from torch import nn
 
 from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError
-from qcn.export.backends.model_file import ModelFile
 from qcn.export.backends.native.runner import NativeRunner
 from qcn.export.backends.runner import Options
 from qcn.export.backends.torch.interpreter import Interpreter
 from qcn.export.bundle import WEIGHTS, Bundle
-from qcn.export.bundle.golden import Evaluation, Golden, ReferenceAnswers
+from qcn.export.bundle.golden import Evaluation, Golden
 from qcn.export.bundle.manifest import BundleSource, Manifest, ports
 from qcn.export.bundle.tolerance import noise_floor
 from qcn.export.program.lower import lower
@@ -48,7 +48,7 @@ REBUILD = "qcn export RUN --out {bundle}"
 
 def golden_of(network: nn.Module, images: torch.Tensor) -> Golden:
     rows = tuple(map(str, range(len(images))))
-    exact, single = (replace(answers(network, x), layers={}, steps={}) for x in (images.double(), images))
+    exact, single = (answers(network, x).answers for x in (images.double(), images))
     raw, labels = np.zeros(images.shape, np.uint8), np.zeros(len(images), np.int64)
     classes = tuple(map(str, range(exact.answers.logit.shape[1])))
     spec = Preprocessing(standardise="image")
@@ -99,7 +99,7 @@ def test_answers_are_those_of_the_trained_network(
 ) -> None:
     network = trained_network(name, CHANNELS, CLASSES, *sides, **settings)
     truth = golden_of(network, torch.randn(3, CHANNELS, *sides))
-    with NativeRunner(ModelFile.at(bundle_of(lower(network, *sides), truth, tmp_path / "bundle")), Options()) as runner:
+    with NativeRunner(model_at(bundle_of(lower(network, *sides), truth, tmp_path / "bundle")), Options()) as runner:
         assert noise_floors(runner.infer(truth.input), truth) < FLOORS
 
 
@@ -110,7 +110,7 @@ def network() -> nn.Module:
 
 def test_any_batch_and_any_number_of_threads(network: nn.Module, tmp_path: Path) -> None:
     truth = golden_of(network, torch.randn(41, CHANNELS, 28, 28))
-    with NativeRunner(ModelFile.at(bundle_of(lower(network, 28, 28), truth, tmp_path / "bundle")), Options()) as runner:
+    with NativeRunner(model_at(bundle_of(lower(network, 28, 28), truth, tmp_path / "bundle")), Options()) as runner:
         whole = runner.infer(truth.input)
         assert noise_floors(whole, truth) < FLOORS
         for batch in range(1, 18):
@@ -136,7 +136,7 @@ def test_a_wrong_weight_is_noticed(network: nn.Module, tmp_path: Path) -> None:
         right = program.arrays[name].copy()
         flat = program.arrays[name].reshape(-1)
         flat[[0, flat.size // 2, -1]] += 0.5 * np.abs(flat).max()
-        with NativeRunner(ModelFile.at(bundle_of(program, truth, tmp_path / str(i))), Options()) as runner:
+        with NativeRunner(model_at(bundle_of(program, truth, tmp_path / str(i))), Options()) as runner:
             assert noise_floors(runner.infer(truth.input), truth) > 100, name
         program.arrays[name][...] = right
 
@@ -144,7 +144,7 @@ def test_a_wrong_weight_is_noticed(network: nn.Module, tmp_path: Path) -> None:
 def test_a_nan_comes_out_as_nan_and_leaves_no_trace(network: nn.Module, tmp_path: Path) -> None:
     images = np.random.default_rng(0).normal(size=(3, CHANNELS, 28, 28)).astype(np.float32)
     truth = golden_of(network, torch.from_numpy(images))
-    with NativeRunner(ModelFile.at(bundle_of(lower(network, 28, 28), truth, tmp_path / "bundle")), Options()) as runner:
+    with NativeRunner(model_at(bundle_of(lower(network, 28, 28), truth, tmp_path / "bundle")), Options()) as runner:
         before = runner.infer(images)
         spoilt = images.copy()
         spoilt[1, 0, 13, 13] = np.nan
@@ -163,7 +163,7 @@ def test_an_operation_in_another_precision_is_refused(network: nn.Module, tmp_pa
     path = bundle_of(narrow, truth, tmp_path / "bundle")
     with (
         pytest.raises(UsageError, match="in fp32, a convolution or linear also in int8"),
-        NativeRunner(ModelFile.at(path), Options()),
+        NativeRunner(model_at(path), Options()),
     ):
         pass
 
@@ -171,17 +171,13 @@ def test_an_operation_in_another_precision_is_refused(network: nn.Module, tmp_pa
 def loaded(program: Program, images: Array, folder: Path) -> NativeRunner:
     """A program without golden answers of its own, which the runner does not look at."""
     shape = (len(images), program.classes)
-    exact = ReferenceAnswers(np.zeros(shape), np.zeros((*shape, 3 if program.poses else 0)))
-    single = ReferenceAnswers(exact.logit.astype(np.float32), exact.pose.astype(np.float32))
+    exact = Evaluation({"logit": np.zeros(shape), **({"pose": np.zeros((*shape, 3))} if program.poses else {})})
+    single = Evaluation({name: array.astype(np.float32) for name, array in exact.arrays.items()})
     raw, labels = np.zeros(images.shape, np.uint8), np.zeros(len(images), np.int64)
     rows, classes = tuple(map(str, range(len(images)))), tuple(map(str, range(program.classes)))
     spec, trained = Preprocessing(standardise="image"), exact if program.calibrated else None
-    truth = Golden(
-        *(rows, classes, spec, raw, labels, images, Evaluation(exact, {}, {}), Evaluation(single, {}, {})),
-        plan=program.calibrated,
-        trained=trained,
-    )
-    return NativeRunner(ModelFile.at(bundle_of(program, truth, folder)), Options())
+    truth = Golden(*(rows, classes, spec, raw, labels, images, exact, single), plan=program.calibrated, trained=trained)
+    return NativeRunner(model_at(bundle_of(program, truth, folder)), Options())
 
 
 @pytest.mark.parametrize("outputs", [20, 37, 3])
@@ -254,7 +250,7 @@ def test_a_calibrated_network_answers_as_its_float32_one_and_says_what_runs(netw
         found = runner.infer(images)
     for name, numbers in expected.items():
         assert 0 < np.abs(found[name] - numbers).max() < 0.1 * np.abs(numbers).max()
-    files = ModelFile.at(tmp_path / "calibrated" / WEIGHTS).files
+    files = model_at(tmp_path / "calibrated" / WEIGHTS).files
     model = NativeModel(files, tmp_path / "calibrated", backend="native", self_test=0)
     assert model.info.precision == b"int8"
     runs = model.operations

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from runners import create
 
-from qcn.export.backends.candidates import create
 from qcn.export.backends.onnx.build import FUSED, build
 from qcn.export.bundle import Bundle
 from qcn.export.program.program import Program

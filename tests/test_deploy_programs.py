@@ -21,6 +21,7 @@ from bundles import bundle_of, put_manifest, with_directions
 from numpy.typing import NDArray
 from pictures import drawn
 from PIL import Image
+from runners import model_at
 
 import qcn
 from qcn import create
@@ -28,7 +29,6 @@ from qcn.data.fit import fit, read_picture
 from qcn.data.numpy_preprocess import preprocess
 from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError
-from qcn.export.backends.model_file import ModelFile
 from qcn.export.backends.native.runner import NativeRunner
 from qcn.export.backends.runner import Options
 from qcn.export.bundle import MANIFEST, WEIGHTS, Bundle
@@ -265,7 +265,7 @@ def check_alike(built: Path, bundle: Bundle, files: list[Path]) -> None:
     """qcn-run decodes these files as Python does: libqcn's answers to both are the same numbers."""
     spec, image = bundle.manifest.preprocessing, bundle.manifest.image
     inputs = np.concatenate([preprocess(fit(read_picture(file), image, spec.fit)[None], spec) for file in files])
-    with NativeRunner(ModelFile.at(bundle.folder / WEIGHTS), Options()) as runner:
+    with NativeRunner(model_at(bundle.folder / WEIGHTS), Options()) as runner:
         expected = [runner.infer(one[None])["logit"][0] for one in inputs]
     assert len({one.tobytes() for one in expected}) > 1
     for file, found, due in zip(files, answers_of(built, bundle, files), expected, strict=True):

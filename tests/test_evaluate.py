@@ -25,88 +25,90 @@ from qcn.data.imageset import ImageSet, Views
 from qcn.data.registry import find, load
 from qcn.data.spec import Stored
 from qcn.errors import CheckFailed, QcnError, UsageError
-from qcn.evaluate import (
-    Answers,
-    ErrorRate,
-    answer_splits,
-    evaluate,
-    mistakes,
-    open_network,
-)
-from qcn.evaluate.evaluation import write_mistakes, write_predictions, write_results
-from qcn.evaluate.rates import Result, measure, measure_answers
+from qcn.evaluate import mistakes
+from qcn.evaluate.evaluation import answer_splits, evaluate, write_mistakes, write_predictions, write_results
+from qcn.evaluate.networks import open_network
+from qcn.evaluate.rates import Answers, Result, measure_answers
+from qcn.evaluate.request import Request
 from qcn.export.bundle import Bundle
 from qcn.export.pipeline import export, open_source
 from qcn.export.program import reference
 from qcn.export.request import ExportRequest
-from qcn.intervals import wilson
+from qcn.intervals import ErrorRate, wilson
 from qcn.networks.zoo import create
 from qcn.train import resume, train
 from qcn.train.checkpoint import load_network
 from qcn.train.record import SCHEMA, Run, load_run
 from qcn.train.settings import PAPER, RunSettings, Settings
-from qcn.train.validation import logits, predict
+from qcn.train.validation import outputs
 
 
-def test_intervals_are_wilsons() -> None:
+def test_intervals_are_wilsons_and_hold_their_share() -> None:
+    """Rounding must not move an end past the share, as it did at 0 of 270: an error bar would be negative."""
     rate = ErrorRate.of(10, 100)
     assert rate.error == 0.1
     assert (rate.low, rate.high) == pytest.approx((0.0552, 0.1744), abs=1e-4)  # Wilson 1927, by hand
-    none = ErrorRate.of(0, 50)
-    assert none.low == 0 and 0.05 < none.high < 0.1
+    for total in range(1, 1500):
+        for count in {0, total // 2, total}:
+            low, high = wilson(count, total)
+            assert 0 <= low <= count / total <= high <= 1
+        assert wilson(0, total)[0] == 0 and wilson(total, total)[1] == 1
+
+
+def certain(predicted: NDArray[np.int64], classes: int) -> Answers:
+    """Answers that are sure of these classes."""
+    return Answers(np.eye(classes, dtype=np.float32)[predicted], np.eye(classes)[predicted])
 
 
 def test_counts_by_class_and_by_viewpoint() -> None:
     labels = np.array([0, 0, 1, 1, 1, 0])
     azimuth = np.array([0, 20, 0, 20, 20, 20])
-    guesses = np.array([0, 1, 1, 1, 0, 0])
 
     def measured(elevation: NDArray[np.int64]) -> Result:
         views = Views(labels, elevation, azimuth, labels)
-        return measure("novel", ImageSet(np.zeros((6, 1, 4, 4), np.uint8), labels, ("a", "b"), views), guesses)
+        images = ImageSet(np.zeros((6, 1, 4, 4), np.uint8), labels, ("a", "b"), views)
+        return measure_answers("novel", images, certain(np.array([0, 1, 1, 1, 0, 0]), 2))
 
     result = measured(30 + azimuth // 2)
-    assert result.confusion == [[2, 1], [1, 2]]
+    assert result.confusion == [[2, 1], [1, 2]] and result.overall.error == pytest.approx(1 / 3)
     assert result.by_azimuth is not None and result.by_elevation is not None
     assert {angle: (rate.wrong, rate.total) for angle, rate in result.by_azimuth.items()} == {0: (0, 2), 20: (2, 4)}
     assert {angle: (rate.wrong, rate.total) for angle, rate in result.by_elevation.items()} == {30: (0, 2), 40: (2, 4)}
     assert measured(30 + 0 * azimuth).by_elevation is None  # nothing to compare
-    assert result.overall.error == pytest.approx(1 / 3)
-
-
-def test_an_evaluation_writes_numbers_and_pictures(run: Path, data_dir: Path, tmp_path: Path) -> None:
-    (result,) = evaluate(run, None, data_dir, tmp_path, which="last", split=None, device="cpu")
-    record = json.loads((tmp_path / "evaluation.json").read_text())
-    assert record["splits"][0]["overall"]["error"] == result.overall.error
-    assert result.overall.total == 60 and np.sum(result.confusion) == 60
-    assert (tmp_path / "confusion.png").read_bytes().startswith(b"\x89PNG")
-    assert not (tmp_path / "error-by-azimuth.png").exists()  # mnist has no viewpoints
-    network, record = load_network(run, "last")
-    test = load("mnist", data_dir).tests["test"]
-    wrong = (predict(network, test, record.preprocessing, torch.device("cpu")) != test.labels).sum()
-    assert result.overall.wrong == wrong
 
 
 def test_viewpoints_are_drawn(tmp_path: Path) -> None:
     labels = np.arange(40) % 5
     views = Views(labels, 30 + 5 * (np.arange(40) % 9), 20 * (np.arange(40) % 18), labels)
     images = ImageSet(np.zeros((40, 1, 4, 4), np.uint8), labels, tuple("abcde"), views)
-    results = [measure(name, images, (labels + (np.arange(40) % 3 == 0)) % 5) for name in ("familiar", "novel")]
+    answers = certain((labels + (np.arange(40) % 3 == 0)) % 5, 5)
+    results = [measure_answers(name, images, answers) for name in ("familiar", "novel")]
     write_results(tmp_path, results, {"dataset": "viewpoints"}, list("abcd三"))  # which the font lacks: no warning
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"evaluation.json", "confusion.png", "error-by-azimuth.png", "error-by-elevation.png"}
 
 
-def test_what_does_not_fit_is_refused(run: Path, data_dir: Path, tmp_path: Path) -> None:
-    def refused(says: str, folder: Path = run, dataset: str | None = None, split: str | None = None) -> None:
+def test_what_does_not_fit_is_refused(run: Path, bundle: Bundle, data_dir: Path, tmp_path: Path) -> None:
+    for says, model, request in (
+        ("is neither a training run", tmp_path, Request()),
+        ("did you mean 'validation'", run, Request(split="validatoin")),
+        ("is a training run, which runs in torch: leave out --backend", run, Request(backend="native")),
+        ("are for training runs", bundle.folder, Request(checkpoint="last")),
+        ("are for training runs", bundle.folder, Request(device="cpu")),
+        *(
+            pair
+            for one in (run, bundle.folder)
+            for pair in (
+                ("the network knows 0, 1", one, Request("viewpoints-demo")),
+                ("has 3 channels; the network takes 1", one, Request("svhn")),  # digits too, but in colour
+            )
+        ),
+    ):
         with pytest.raises(UsageError, match=says):
-            evaluate(folder, dataset, data_dir, tmp_path / "out", which="best", split=split, device="cpu")
+            evaluate(model, replace(request, data_dir=data_dir, out=tmp_path / "out"))
         assert not (tmp_path / "out").exists()
-
-    refused("is neither a training run", folder=tmp_path)
-    refused("did you mean 'validation'", split="validatoin")
-    refused("the network knows 0, 1", dataset="viewpoints-demo")
-    refused("has 3 channels; the network takes 1", dataset="svhn")  # digits too, but in colour
+    with pytest.raises(UsageError, match="did you mean 'native'"):
+        Request(backend="natvie")
 
 
 def damaged(run: Path, tmp_path: Path) -> Path:
@@ -221,7 +223,7 @@ def test_no_altered_record_ends_a_command_in_a_traceback(
             continue
         for do in (
             lambda copy=copy: evaluate(
-                copy, None, data_dir, copy / "o", which="best", split="validation", device="cpu"
+                copy, Request(split="validation", data_dir=data_dir, out=copy / "o", device="cpu")
             ),
             lambda copy=copy: open_source(copy, copy / "bundle", native, data_dir),
             lambda copy=copy: resume(copy, data_dir, "cpu"),
@@ -232,15 +234,6 @@ def test_no_altered_record_ends_a_command_in_a_traceback(
                 assert "\n" not in str(error), change
         shutil.rmtree(copy)
     assert tried["read"] > 20 and tried["refused"] > 100
-
-
-def test_an_interval_holds_its_share() -> None:
-    """Rounding must not move an end past the share, as it did at 0 of 270: an error bar would be negative."""
-    for total in range(1, 1500):
-        for count in {0, total // 2, total}:
-            low, high = wilson(count, total)
-            assert 0 <= low <= count / total <= high <= 1
-        assert wilson(0, total)[0] == 0 and wilson(total, total)[1] == 1
 
 
 def answered(labels: np.ndarray, logit: np.ndarray, channels: int = 1) -> tuple[ImageSet, Answers]:
@@ -265,14 +258,15 @@ def test_classes_and_top_k_are_counted() -> None:
     assert rates == [(2, 3), (1, 2), None]  # there is no image of the last class
     assert result.top is not None and (result.top.k, result.top.rate.wrong) == (2, 1)
     assert measure_answers("test", images, answers, 3).top is None  # all classes are among the first three
+    with pytest.raises(CheckFailed, match="returned NaN"):
+        replace(answers, logit=np.full((5, 3), np.nan, np.float32))
     one = measure_answers("test", images, answers, 1).top
     assert one is not None and one.rate == result.overall
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3])
 def test_the_worst_mistakes_come_first(tmp_path: Path, channels: int) -> None:
-    labels = np.zeros(40, np.int64)
-    sure = np.linspace(0.3, 0.9, 40)
+    labels, sure = np.zeros(40, np.int64), np.linspace(0.3, 0.9, 40)
     logit = np.stack([1 - sure, sure], axis=1)
     given = {"familiar": answered(labels, logit, channels), "novel": answered(labels, logit[::-1], channels)}
     worst = mistakes.worst(given, 5)
@@ -315,11 +309,6 @@ def test_all_right_and_all_wrong(tmp_path: Path, right: bool) -> None:
     assert {one["taken_for"] is None for one in record["splits"][0]["by_class"]} == {right}
 
 
-def test_a_logit_that_is_not_a_number_is_no_answer() -> None:
-    with pytest.raises(CheckFailed, match="returned NaN"):
-        Answers(np.array([[0.5, np.nan]], np.float32), np.array([[0.5, 0.5]]))
-
-
 def table_of(folder: Path) -> list[dict[str, str]]:
     return list(csv.DictReader((folder / "predictions.csv").read_text().splitlines()))
 
@@ -330,18 +319,11 @@ def test_a_bundle_is_as_often_wrong_as_its_run(
 ) -> None:
     if backend == "onnxruntime":
         export(bundle.folder, None, ExportRequest(formats=("onnx",)), data_dir)
-    evaluate(run, None, data_dir, tmp_path / "run", device="cpu")
-    evaluate(bundle.folder, None, data_dir, tmp_path / "bundle", backend=backend)
+    evaluate(run, Request(data_dir=data_dir, out=tmp_path / "run", device="cpu"))
+    evaluate(bundle.folder, Request(data_dir=data_dir, out=tmp_path / "bundle", backend=backend))
     ours, theirs = table_of(tmp_path / "run"), table_of(tmp_path / "bundle")
-    assert len(ours) == len(theirs) == 60 and ours[0].keys() == {
-        "image",
-        "split",
-        "label",
-        "predicted",
-        "probability",
-        "known",
-        "label_logit",
-    }
+    columns = "image,split,label,predicted,probability,known,label_logit"
+    assert len(ours) == len(theirs) == 60 and ",".join(ours[0]) == columns
     for one, other in zip(ours, theirs, strict=True):
         assert (one["image"], one["split"], one["label"]) == (other["image"], other["split"], other["label"])
         assert float(one["label_logit"]) == pytest.approx(float(other["label_logit"]), abs=1e-4)
@@ -351,19 +333,18 @@ def test_a_bundle_is_as_often_wrong_as_its_run(
     records = [json.loads((tmp_path / name / "evaluation.json").read_text()) for name in ("run", "bundle")]
     wrong = [record["splits"][0]["overall"]["wrong"] for record in records]
     assert differ <= 2 and abs(wrong[0] - wrong[1]) <= differ
-    assert wrong[0] == sum(row["label"] != row["predicted"] for row in ours)
+    network, record = load_network(run)
+    test = load("mnist", data_dir).tests["test"]
+    by_torch = outputs(network, test, record.preprocessing, torch.device("cpu")).logit.argmax(1)
+    assert wrong[0] == (by_torch != test.labels).sum() == sum(row["label"] != row["predicted"] for row in ours)
+    assert records[0]["splits"][0]["overall"]["total"] == np.sum(records[0]["splits"][0]["confusion"]) == 60
+    assert {"confusion.png", "mistakes.png"} <= {path.name for path in (tmp_path / "run").iterdir()}
+    assert not (tmp_path / "run" / "error-by-azimuth.png").exists()  # mnist has no viewpoints
     assert records[0]["run"] == str(run) and records[1]["bundle"] == str(bundle.folder)
     assert records[0]["temperature"] == records[1]["temperature"]
     off = [record["splits"][0]["calibration_error"] for record in records]
     assert off[0] == pytest.approx(off[1], abs=0.05) and 0 < off[0] < 1
     assert (tmp_path / "bundle" / "mistakes.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_command_shows_classes_and_files(bundle: Bundle, data_dir: Path, tmp_path: Path) -> None:
-    arguments = ["evaluate", bundle.folder, "--data-dir", data_dir, "--out", tmp_path, "--set", "top=3"]
-    result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False, env={"COLUMNS": "200"})
-    for said in ("top-3 error", "calibration error", "most often taken for", "predictions.csv", "mistakes.png"):
-        assert said in result.output
 
 
 def test_a_split_of_its_own_leaves_the_test_results(
@@ -379,8 +360,11 @@ def test_a_split_of_its_own_leaves_the_test_results(
         (bundle.folder, "--data-dir", data_dir),
         (bundle.folder, "--backend", "native", "--split", "test", "--data-dir", data_dir),
     ):
-        done = CliRunner().invoke(app, ["evaluate", *map(str, arguments)], catch_exceptions=False)
+        words = ["evaluate", *map(str, arguments), "--set", "top=3"]
+        done = CliRunner().invoke(app, words, catch_exceptions=False, env={"COLUMNS": "200"})
         assert done.exit_code == 0
+        for said in ("top-3 error", "calibration error", "most often taken for", "predictions.csv", "mistakes.png"):
+            assert said in done.output
     whole = json.loads((tmp_path / "runs/evaluate" / run.name / "evaluation.json").read_text())
     assert [split["split"] for split in whole["splits"]] == ["test"] and whole["checkpoint"] == "best"
     folders = {str(path.parent.relative_to(tmp_path / "runs/evaluate")) for path in tmp_path.rglob("evaluation.json")}
@@ -394,26 +378,10 @@ def test_a_split_of_its_own_leaves_the_test_results(
     }
 
 
-def test_options_of_the_other_kind_are_refused(run: Path, bundle: Bundle, data_dir: Path, tmp_path: Path) -> None:
-    def refused(says: str, model: Path, dataset: str | None = None, **options: Any) -> None:
-        with pytest.raises(UsageError, match=says):
-            evaluate(model, dataset, data_dir, tmp_path / "out", **options)
-        assert not (tmp_path / "out").exists()
-
-    refused("is a training run, which runs in torch: leave out --backend", run, backend="native")
-    refused("are for training runs", bundle.folder, which="last")
-    refused("are for training runs", bundle.folder, device="cpu")
-    refused("did you mean 'native'", bundle.folder, backend="natvie")
-    refused("the network knows 0, 1", bundle.folder, dataset="viewpoints-demo")
-    refused("has 3 channels; the network takes 1", bundle.folder, dataset="svhn")
-
-
 def test_a_bundle_of_a_folder_needs_the_folder(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    from qcn.evaluate import networks
-
-    monkeypatch.setattr(networks, "DATASETS", {})
+    monkeypatch.setattr("qcn.evaluate.networks.DATASETS", {})
     with pytest.raises(UsageError, match=r"was trained on 'mnist', .* with --dataset"):
-        networks.open_network(bundle.folder).dataset(None)
+        open_network(bundle.folder).dataset(None)
 
 
 def test_a_bundle_is_measured_without_torch(bundle: Bundle, data_dir: Path, tmp_path: Path) -> None:
@@ -460,7 +428,7 @@ def test_a_stereo_bundle_is_measured_as_its_network(tmp_path: Path) -> None:
     counted: list[int] = []
     opened = open_network(bundle.folder, backend="native")
     answers = opened.answers(images, counted.append)
-    expected = logits(network, images, bundle.manifest.preprocessing, torch.device("cpu"))
+    expected = outputs(network, images, bundle.manifest.preprocessing, torch.device("cpu")).logit
     assert np.abs(answers.logit - expected).max() < 1e-4 and counted[-1] == 20
     with pytest.raises(UsageError, match=r"takes stereo pairs, but .* is a folder of single pictures"):
         opened.dataset(str(tmp_path))

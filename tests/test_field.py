@@ -153,8 +153,7 @@ def test_counts_of_another_network_are_left_out(bundle: Bundle, pictures: list[P
     record(bundle, pictures[:2], tmp_path / "gate")
     (path,) = (tmp_path / "gate").glob("counts-*.json")
     written = json.loads(path.read_text())
-    other = path.with_name(path.name.replace("counts-", "counts-0"))
-    other.write_text(json.dumps({**written, "weights": "0" * 64}))
+    path.with_name("counts-0.json").write_text(json.dumps({**written, "weights": "0" * 64}))
     (device,) = read_devices([tmp_path / "gate"], written["weights"])
     assert (len(device.files), device.others) == (1, 1)
     with pytest.raises(UsageError, match="another network only"):

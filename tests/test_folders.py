@@ -13,7 +13,8 @@ from test_train import SHORT, command, environment
 
 from qcn.cli import main
 from qcn.errors import UsageError
-from qcn.evaluate import evaluate
+from qcn.evaluate.evaluation import evaluate
+from qcn.evaluate.request import Request
 from qcn.storage.files import alone_in, new_folder, write_text
 from qcn.train import resume, train
 from qcn.train.record import load_run
@@ -22,17 +23,6 @@ from qcn.train.record import load_run
 def options(data_dir: Path, epochs: int) -> tuple[object, ...]:
     small = ("--dataset", "mnist", "--model", "cnn-small", "--batch-size", 60, "--device", "cpu")
     return ("train", *small, "--data-dir", data_dir, "--epochs", epochs)
-
-
-@pytest.mark.slow  # below, four processes make folders at once
-def test_two_trainings_started_together_get_two_folders(data_dir: Path, tmp_path: Path) -> None:
-    start = command(*options(data_dir, 1))
-    both = [subprocess.Popen(start, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL) for _ in range(2)]
-    assert [process.wait(240) for process in both] == [0, 0]
-    folders = sorted((tmp_path / "runs" / "train").iterdir())
-    assert [folder.name for folder in folders] == ["mnist-cnn-small", "mnist-cnn-small-2"]
-    assert [len(load_run(folder).history) for folder in folders] == [1, 1]
-    assert not list(tmp_path.rglob(".lock"))
 
 
 def last_line(said: str) -> str:
@@ -69,10 +59,11 @@ def test_a_run_keeps_its_folder_to_itself_while_it_lives(data_dir: Path, tmp_pat
 
 def test_the_folder_of_an_evaluation_is_written_by_one_at_a_time(run: Path, data_dir: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
+    request = Request(split="validation", data_dir=data_dir, out=out, device="cpu")
     with alone_in(out), pytest.raises(UsageError, match=f"another process is writing to {out}"):
-        evaluate(run, None, data_dir, out, which="best", split="validation", device="cpu")
+        evaluate(run, request)
     assert not out.exists()
-    evaluate(run, None, data_dir, out, which="best", split="validation", device="cpu")
+    evaluate(run, request)
     assert {"evaluation.json", "confusion.png"} <= {path.name for path in out.iterdir()}
 
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from bundles import bundle_of, put_manifest
 from libqcn_load import BAD_ARGUMENT, BAD_BUNDLE, OK, load
+from runners import create
 
 import qcn
 from qcn import limits
 from qcn.errors import MissingError, UsageError
-from qcn.export.backends.candidates import create
 from qcn.export.backends.tensorrt import plugin
 from qcn.export.bundle import MANIFEST, WEIGHTS, Bundle
 from qcn.kernels import native

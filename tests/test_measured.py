@@ -10,7 +10,9 @@ import pytest
 from libqcn_load import OK, load
 
 from qcn.errors import UsageError
-from qcn.evaluate import evaluate, open_network
+from qcn.evaluate.evaluation import evaluate
+from qcn.evaluate.networks import open_network
+from qcn.evaluate.request import Request
 from qcn.export.bundle import Bundle
 from qcn.export.pipeline import open_source
 from qcn.export.request import ExportRequest
@@ -35,7 +37,7 @@ def own(run: Path, tmp_path: Path) -> Path:
 def test_the_error_on_test_images_gets_into_the_manifest(own: Path, data_dir: Path, tmp_path: Path) -> None:
     out = tmp_path / "bundle"
     assert open_source(own, out, NATIVE, data_dir).manifest.measured is None
-    (result,) = evaluate(own, None, data_dir, tmp_path / "evaluation", device="cpu")
+    (result,) = evaluate(own, Request(data_dir=data_dir, out=tmp_path / "evaluation", device="cpu")).results
     bundle = open_source(own, out, NATIVE, data_dir)  # into the one that is there
     day = datetime.now(UTC).strftime("%Y-%m-%d")
     assert result.calibration_error is not None
@@ -45,19 +47,19 @@ def test_the_error_on_test_images_gets_into_the_manifest(own: Path, data_dir: Pa
 
 
 def test_only_the_whole_test_of_its_own_data_counts(own: Path, data_dir: Path, tmp_path: Path) -> None:
-    evaluate(own, None, data_dir, tmp_path / "a", split="validation", device="cpu")
-    evaluate(own, "mnist", data_dir, tmp_path / "b", device="cpu")
+    evaluate(own, Request(split="validation", data_dir=data_dir, out=tmp_path / "a", device="cpu"))
+    evaluate(own, Request("mnist", data_dir=data_dir, out=tmp_path / "b", device="cpu"))
     assert not (own / measured.FILE).exists()
 
 
 def test_what_the_last_weights_do_is_not_said_of_those_that_ship(own: Path, data_dir: Path, tmp_path: Path) -> None:
-    evaluate(own, None, data_dir, tmp_path / "a", device="cpu")
+    evaluate(own, Request(data_dir=data_dir, out=tmp_path / "a", device="cpu"))
     before = (own / measured.FILE).read_bytes()
     network, run = load_network(own)
     later = replace(run, progress=replace(run.progress, step=run.progress.step + 1))
     other = {name: tensor * 0.9 for name, tensor in network.state_dict().items()}
     checkpoint.save(own, later, other, {}, epoch=9, best=False)
-    evaluate(own, None, data_dir, tmp_path / "b", which="last", device="cpu")
+    evaluate(own, Request(data_dir=data_dir, out=tmp_path / "b", checkpoint="last", device="cpu"))
     assert (own / measured.FILE).read_bytes() == before
 
 

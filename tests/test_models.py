@@ -11,51 +11,87 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from command import call
 from numpy.typing import NDArray
 from PIL import Image
 from typer.main import get_command
-from typer.testing import CliRunner
 
 from qcn.cli import app
 from qcn.data import registry
 from qcn.data.imageset import ImageSet
-from qcn.errors import MissingError, UsageError
-from qcn.evaluate import measure, open_network
+from qcn.errors import UsageError
+from qcn.evaluate.networks import open_network
 from qcn.export.bundle import GOLDEN, Bundle, golden
 from qcn.export.program.lower import lower
-from qcn.networks.cards import load_card, text
+from qcn.intervals import ErrorRate
 from qcn.networks.shipped import RUNS, SHIPPED, bundle_of, networks, place, run_of
 from qcn.networks.zoo import parameter_count
 from qcn.train.checkpoint import load_network
 from qcn.train.record import load_run
 from qcn.train.settings import RunSettings, for_images, settings_from
-from qcn.train.validation import measure_confidence, predict
+from qcn.train.validation import measure_confidence, outputs
 
 ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT / "tools"))
+
+from cards import load_card, text  # noqa: E402
+
 DATA = Path(os.environ.get("QCN_DATA", ROOT / "data"))
-each_network = pytest.mark.parametrize("folder", networks().values(), ids=lambda folder: folder.name)
+WITH_RUNS = [folder for folder in networks().values() if load_card(folder).weights]
+CALIBRATED = [folder for folder in networks().values() if folder not in WITH_RUNS]
+FILES = {"card.json", "card.md", "golden.safetensors", "manifest.json", "manifest.sha256", "weights.safetensors"}
+each_network = pytest.mark.parametrize("folder", WITH_RUNS, ids=lambda folder: folder.name)
+each_calibrated = pytest.mark.parametrize("folder", CALIBRATED, ids=lambda folder: folder.name)
 
 
-def test_there_are_some() -> None:
-    assert {"mnist-qcn", "fashion-mnist-qcn", "cifar10-qcn", "viewpoints-azimuth-pooled-qcn"} <= networks().keys()
+def check_files(folder: Path, most: int) -> None:
+    """Whole, small enough for a wheel, and nothing else in the folder."""
+    bundle, card = Bundle.open(folder), load_card(folder)
+    assert (folder / "card.md").read_text(encoding="utf-8") == text(card)
+    assert [finding.state for finding in bundle.check()] == ["intact", "intact"]
+    assert {path.name for path in folder.iterdir()} == FILES, "python tools/ship_model.py --bundles"
+    assert sum(len(zlib.compress(path.read_bytes(), 9)) for path in folder.iterdir()) < most
+    labels = bundle.golden().label
+    assert (labels >= 0).sum() == 4 and len(labels) == 10
+    manifest = bundle.manifest
+    assert (manifest.name, manifest.classes, manifest.image) == (card.name, card.classes, card.image)
+    assert (manifest.source.sha256, manifest.source.checkpoint) == (card.sha256, "best")
 
 
 @each_network
-def test_a_card_describes_its_network(folder: Path) -> None:
-    card = load_card(folder)
+def test_a_bundle_is_of_its_run_whole_and_small_and_its_card_describes_it(folder: Path) -> None:
+    bundle, card = Bundle.open(folder), load_card(folder)
     network, run = load_network(RUNS / folder.name)  # which checks the hash
-    assert run.best is not None
+    assert run.best is not None and run.confidence is not None
     assert (card.name, card.model) == (folder.name, run.model.name)
     assert (card.weights, card.sha256, card.epoch) == (run.best.file, run.best.sha256, run.best.epoch)
     assert card.bytes == (RUNS / folder.name / card.weights).stat().st_size < 1_000_000
     assert card.parameters == parameter_count(network)
     assert (card.classes, card.image) == (run.classes, run.data.image)
     assert (card.data.name, card.data.sha256) == (run.data.name, run.data.sha256)
-    assert run.confidence is not None
     assert (card.temperature, card.calibration_error) == (run.confidence.temperature, run.confidence.error)
-    assert card.known == run.known is not None
-    assert card.limits
-    assert (folder / "card.md").read_text(encoding="utf-8") == text(card)
+    assert card.known == run.known is not None and card.limits
+    check_files(folder, 1_300_000)
+    manifest = bundle.manifest
+    assert (manifest.confidence, manifest.known) == (run.confidence, run.known), "ship_model.py --bundles --keep-golden"
+    assert manifest.preprocessing == run.preprocessing
+    program, shipped = lower(network, *run.preprocessing.output_size(*run.data.image[1:])), bundle.program()
+    assert shipped.operations == program.operations and shipped.arrays.keys() == program.arrays.keys()
+    for name, array in program.arrays.items():
+        assert np.allclose(shipped.arrays[name], array, rtol=1e-5, atol=1e-6), name
+
+
+@each_calibrated
+def test_a_calibrated_network_ships_without_its_run_and_says_so(folder: Path) -> None:
+    check_files(folder, 5_000_000)
+    assert Bundle.open(folder).program().calibrated and not (RUNS / folder.name).exists()
+    card = load_card(folder)
+    train, calibrate = card.recipe.splitlines()
+    trained = settings_of(train, card.data.train)
+    assert (trained.dataset, trained.model) == (card.data.name, card.model) and not trained.freeze
+    assert calibrate.startswith("qcn calibrate RUN ")
+    failed = call("export", folder.name)
+    assert failed.returncode == 3 and f"too large to ship; `qcn models {folder.name}` shows" in failed.stderr
 
 
 def settings_of(command: str, images: int) -> RunSettings:
@@ -80,33 +116,6 @@ def test_the_recipe_of_a_card_is_what_trained_it(folder: Path) -> None:
     assert all(settings_of(teacher, images).dataset == trained.dataset for teacher in teachers)
 
 
-@each_network
-def test_a_bundle_is_of_its_run_whole_and_small(folder: Path) -> None:
-    bundle, run, card = Bundle.open(folder), load_run(RUNS / folder.name), load_card(folder)
-    assert [finding.state for finding in bundle.check()] == ["intact", "intact"]
-    assert {path.name for path in folder.iterdir()} == {
-        *("card.json", "card.md", "golden.safetensors", "manifest.json", "manifest.sha256", "weights.safetensors")
-    }, "python tools/ship_model.py --bundles"
-    manifest = bundle.manifest
-    assert (manifest.name, manifest.classes, manifest.image) == (card.name, card.classes, card.image)
-    assert (manifest.source.sha256, manifest.source.checkpoint) == (card.sha256, "best")
-    assert (manifest.confidence, manifest.known) == (run.confidence, run.known), "ship_model.py --bundles --keep-golden"
-    assert manifest.preprocessing == run.preprocessing
-    assert sum(len(zlib.compress(path.read_bytes(), 9)) for path in folder.iterdir()) < 1_300_000
-    labels = bundle.golden().label
-    assert (labels >= 0).sum() == 4 and len(labels) == 10
-
-
-@each_network
-def test_a_bundle_is_what_its_run_lowers_to(folder: Path) -> None:
-    network, run = load_network(RUNS / folder.name)
-    program = lower(network, *run.preprocessing.output_size(*run.data.image[1:]))
-    shipped = Bundle.open(folder).program()
-    assert shipped.operations == program.operations and shipped.arrays.keys() == program.arrays.keys()
-    for name, array in program.arrays.items():
-        assert np.allclose(shipped.arrays[name], array, rtol=1e-5, atol=1e-6), name
-
-
 def test_noise_is_unknown_and_digits_are_known() -> None:
     network, images_of_bundle = (
         open_network(RUNS / "mnist-qcn", device="cpu"),
@@ -127,16 +136,16 @@ def test_noise_is_unknown_and_digits_are_known() -> None:
 def test_a_network_is_exported_also_where_its_data_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("QCN_DATA", raising=False)
-    done = CliRunner().invoke(app, ["export", "cifar10-cnn-small", "--format", "native"])
-    assert done.exit_code == 0, done.output
-    assert "cifar10 is not in data: the golden images are rendered toys instead" in done.output
+    done = call("export", "cifar10-cnn-small", "--format", "native")
+    assert done.returncode == 0, done.stderr
+    assert "cifar10 is not in data: the golden images are rendered toys instead" in done.stdout + done.stderr
     answers = golden.read((tmp_path / "runs" / "export" / "cifar10-cnn-small" / GOLDEN).read_bytes())
     pictures = [image for row, image in zip(answers.rows, answers.image, strict=True) if row.startswith("toy")]
     assert len(pictures) == len({image.tobytes() for image in pictures}) == 16
     assert (answers.label == -1).all()
     shutil.copytree(RUNS / "cifar10-cnn-small", "mine")  # a run of one's own has its data somewhere
-    done = CliRunner().invoke(app, ["export", "mine", "--format", "native"])
-    assert isinstance(done.exception, MissingError) and "qcn datasets fetch cifar10" in str(done.exception)
+    done = call("export", "mine", "--format", "native")
+    assert done.returncode == 3 and "qcn datasets fetch cifar10" in done.stderr
 
 
 @pytest.mark.slow
@@ -151,9 +160,10 @@ def test_a_network_errs_exactly_as_often_as_its_card_says(folder: Path) -> None:
     splits = registry.read(dataset, DATA)
     network, run = load_network(RUNS / folder.name)
     for split, images in splits.tests.items():
-        predicted = predict(network, images, run.preprocessing, torch.device("cpu"))
-        assert measure(split, images, predicted).overall == card.errors[split]
-    confidence, known = measure_confidence(network, splits.validation, run.preprocessing, torch.device("cpu"))
+        predicted = outputs(network, images, run.preprocessing, torch.device("cpu")).logit.argmax(1)
+        assert ErrorRate.of(int((predicted != images.labels).sum()), len(images)) == card.errors[split]
+    of_validation = splits.validation, run.preprocessing, torch.device("cpu")
+    confidence, known = measure_confidence(network, outputs(network, *of_validation), *of_validation)
     assert confidence.temperature == pytest.approx(card.temperature, rel=1e-2)
     assert known and card.known and known.score == card.known.score
     assert known.threshold == pytest.approx(card.known.threshold, rel=1e-2)
@@ -190,12 +200,8 @@ def test_a_bundle_to_run_and_a_run_to_train_from(tmp_path: Path, monkeypatch: py
     assert run_of("mine") == place("mine") == bundle_of("mine") == Path("mine")
     monkeypatch.setattr("qcn.networks.shipped.RUNS", tmp_path / "none")  # as in a wheel
     for words in (("export", "mnist"), ("train", "--dataset", "mnist", "--init", "mnist"), ("calibrate", "mnist")):
-        failed = CliRunner().invoke(app, [*words])
-        assert isinstance(failed.exception, MissingError), failed.output
-        assert (
-            "mnist is installed as a bundle, without its training run: a clone of the repository has it, in "
-            "models/runs/mnist-qcn" in str(failed.exception)
-        )
+        failed = call(*words)
+        assert failed.returncode == 3 and "a clone of the repository has it, in models/runs/mnist-qcn" in failed.stderr
 
 
 def test_they_answer_without_torch_and_by_default(tmp_path: Path) -> None:
@@ -226,31 +232,26 @@ def test_they_are_checked_and_timed_by_name(tmp_path: Path) -> None:
         (("doctor", "mnist"), "is intact"),
         (("benchmark", "mnist", "--backends", "native", "--duration", "0.1"), "native"),
     ):
-        done = CliRunner().invoke(app, [*words])
-        assert done.exit_code == 0 and said in done.output, done.output
+        done = call(*words)
+        assert done.returncode == 0 and said in done.stdout, done.stderr
     copy = shutil.copytree(SHIPPED / "mnist-qcn", tmp_path / "mnist")
     (copy / "weights.safetensors").write_bytes(b"")
-    done = CliRunner().invoke(app, ["doctor", str(copy)])
-    assert done.exit_code == 1 and "qcn export mnist-qcn --format native" in done.output
+    done = call("doctor", copy)
+    assert done.returncode == 1 and "qcn export mnist-qcn --format native" in done.stdout
 
 
 def test_explain_takes_names(tmp_path: Path) -> None:
-    result = CliRunner().invoke(
-        app, ["explain", "mnist", str(tmp_path / "none.png"), "--save", str(tmp_path / "p.html")]
-    )
-    assert isinstance(result.exception, UsageError)
-    assert "none.png" in str(result.exception)
+    assert "none.png" in call("explain", "mnist", tmp_path / "none.png", "--save", tmp_path / "p.html").stderr
 
 
-def test_models_lists_all_and_prints_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "140")
-    listed = CliRunner().invoke(app, ["models"]).output
+def test_models_lists_all_and_prints_a_card() -> None:
+    listed = call("models").stdout.splitlines()
     for folder in networks().values():
         card = load_card(folder)
-        (line,) = [line for line in listed.splitlines() if line.split()[:1] == [card.name]]
-        assert card.headline in line
-        assert f"{card.parameters:,}" in line
-    printed = CliRunner().invoke(app, ["models", "mnist"]).output
-    assert printed == (SHIPPED / "mnist-qcn" / "card.md").read_text(encoding="utf-8")
-    result = CliRunner().invoke(app, ["models", "minst"])
-    assert "did you mean 'mnist'" in str(result.exception)
+        (line,) = [line for line in listed if line.split()[:1] == [card.name]]
+        assert (
+            " / ".join(f"{100 * rate.error:.2f} %" for rate in card.errors.values()) in line
+            and f"{card.parameters:,}" in line
+        )
+    assert call("models", "mnist").stdout == (SHIPPED / "mnist-qcn" / "card.md").read_text(encoding="utf-8")
+    assert "did you mean 'mnist'" in call("models", "minst").stderr

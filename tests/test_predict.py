@@ -12,16 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import Command
+from command import ask
 from PIL import Image
-from typer.testing import CliRunner
 
-from qcn.cli import app
 from qcn.errors import MissingError, UsageError
 from qcn.export.bundle import Bundle
 from qcn.predict import sources
 from qcn.predict.open import open_model
-from qcn.predict.reading import pictures_of
+from qcn.predict.reading import Row, pictures_of
 
 RNG = np.random.default_rng(0)
 
@@ -35,21 +33,17 @@ def photos(tmp_path: Path) -> Path:
     return folder
 
 
-def pictures(names: list[str], frames: int | None = None) -> Iterator[sources.Found]:
+def pictures(names: list[str], frames: int | None = None) -> Iterator[Row]:
     return pictures_of(sources.items(names, frames), names)
 
 
-def predict(*arguments: str | Path) -> str:
-    result = CliRunner().invoke(app, ["predict", *map(str, arguments)], catch_exceptions=False)
-    return result.output
-
-
-def test_a_folder_is_answered_and_written_down(bundle: Bundle, photos: Path, tmp_path: Path) -> None:
+def test_a_folder_a_pattern_and_a_file_are_answered_and_written_down(
+    bundle: Bundle, photos: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     (photos / "._a.jpg").write_bytes(b"what a Mac leaves beside a.jpg")
-    said = predict(
-        photos, "--model", bundle.folder, "--top", "2", "--json", out / "a.json", "--csv", out / "a.csv", "--save", out
-    )
+    where = ("--json", out / "a.json", "--csv", out / "a.csv", "--save", out)
+    said = ask("predict", photos, "--model", bundle.folder, "--top", "2", *where)[1]
     assert "3 pictures in" in said and "a.jpg" in said
     answers = json.loads((out / "a.json").read_text())
     assert [Path(answer["file"]).name for answer in answers] == ["a.jpg", "b.png", "c.webp"]
@@ -62,32 +56,28 @@ def test_a_folder_is_answered_and_written_down(bundle: Bundle, photos: Path, tmp
     with Image.open(out / "sheet.png") as sheet:
         assert sheet.width > 480
     assert len(list(out.glob("000*.png"))) == 3
+    assert "2 pictures in" in ask("predict", photos / "*.*", "--model", bundle.folder)[1]
+    assert "1 picture in" in ask("predict", photos / "b.png", "--model", bundle.folder)[1]
 
 
 def test_a_name_that_is_no_text_is_written_down(bundle: Bundle, tmp_path: Path) -> None:
     picture = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.png"))
     Image.fromarray(RNG.integers(0, 256, (28, 28), dtype=np.uint8)).save(picture)
-    predict(picture, "--model", bundle.folder, "--json", tmp_path / "a.json", "--csv", tmp_path / "a.csv")
+    ask("predict", picture, "--model", bundle.folder, "--json", tmp_path / "a.json", "--csv", tmp_path / "a.csv")
     assert [Path(answer["file"]) for answer in json.loads((tmp_path / "a.json").read_text())] == [picture]
     assert "\\udcff.png," in (tmp_path / "a.csv").read_text()
 
 
 def test_large_pictures_are_read_without_a_warning_or_refused_in_a_sentence(
-    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for size in (12, 20):
         Image.new("L", (size, size)).save(tmp_path / f"{size}.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
-    command = Command(monkeypatch, capsys)
-    code, said = command("predict", tmp_path / "12.png", "--model", bundle.folder)
+    code, said = ask("predict", tmp_path / "12.png", "--model", bundle.folder)
     assert code == 0 and "Warning" not in said
-    code, said = command("predict", tmp_path / "20.png", "--model", bundle.folder)
+    code, said = ask("predict", tmp_path / "20.png", "--model", bundle.folder)
     assert code == 1 and "20.png has more than 200 pixels, the most that can be read: make it smaller" in said
-
-
-def test_patterns_and_single_files(bundle: Bundle, photos: Path) -> None:
-    assert "2 pictures in" in predict(photos / "*.*", "--model", bundle.folder)
-    assert "1 picture in" in predict(photos / "b.png", "--model", bundle.folder)
 
 
 def test_a_run_answers_as_its_bundle(bundle: Bundle, run: Path) -> None:
@@ -98,22 +88,31 @@ def test_a_run_answers_as_its_bundle(bundle: Bundle, run: Path) -> None:
         open_model(str(run), "native")
 
 
-def test_networks_that_ship_are_known_by_name() -> None:
-    model = open_model("fashion-mnist", "auto")
-    assert "Sneaker" in model.classes
-    with pytest.raises(UsageError, match="did you mean 'cifar10-qcn'"):
-        open_model("cifar10-qcm", "auto")
-
-
-def test_wrong_usage(bundle: Bundle, tmp_path: Path) -> None:
-    for arguments, reason in (
-        ((tmp_path / "none*.png",), "no file matches"),
-        ((tmp_path,), "has no pictures"),
-        ((tmp_path / "film.mp4",), "there is no file"),
-        ((tmp_path / "a.png", "--json", tmp_path), "is a folder"),
-    ):
-        with pytest.raises(UsageError, match=reason):
-            predict(*arguments, "--model", bundle.folder)
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("none*.png",), "no file matches"),
+        ((".",), "has no pictures"),
+        (("film.mp4",), "there is no file"),
+        (("a.png", "--json", "."), "is a folder"),
+        (("https://example.org/a.png",), "download it first"),
+        (("a.png", "--resume"), "--resume goes on with a file: name it by --jsonl or --csv"),
+        (("a.png", "--resume", "--json", "a.json"), "not with --json, which is one document"),
+        (("a.png", "--resume", "--csv", "-"), "not with standard output"),
+        (("a.png", "--csv", "-", "--jsonl", "-"), "--jsonl and --csv name the same file"),
+        (("a.png", "--engine", "ray"), "name it by --out"),
+        (("a.png", "--out", "out", "--jsonl", "a.jsonl", "--frames", 1), "does not go with --jsonl and --frames"),
+        (("film.mp4", "--out", "out"), "film.mp4 is a video or a camera"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_wrong_usage_is_one_line(
+    words: tuple[object, ...], reason: str, bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    code, said = ask("predict", *words, "--model", bundle.folder)
+    assert code == 2 and reason in " ".join(said.split())
 
 
 def test_a_video_needs_opencv_or_ffmpeg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,9 +141,10 @@ def test_frames_by_an_ffmpeg_that_complains_a_lot(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(sources, "installed", lambda package: False)
     found = list(pictures([source]))
-    assert [one.name for one in found] == [f"{source}#0", f"{source}#1"]
+    assert [one.file for one in found] == [f"{source}#0", f"{source}#1"]
     assert found[1].pixels is not None and found[1].pixels.shape == (4, 2, 3)
     assert found[1].pixels.ravel().tolist() == list(range(24, 48))
+    assert [one.file for one in pictures([source], frames=1)] == [f"{source}#0"]
 
 
 FFMPEG = pytest.mark.skipif(not shutil.which("ffmpeg"), reason="ffmpeg is not installed")
@@ -197,16 +197,3 @@ def test_a_video_without_a_frame_is_refused(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(sources, "_by_opencv", lambda source: iter(()))
     with pytest.raises(UsageError, match=r"film\.mp4 has no frame that can be read"):
         list(pictures([str(tmp_path / "film.mp4")]))
-
-
-def test_frames_of_a_video(bundle: Bundle, tmp_path: Path) -> None:
-    cv2 = pytest.importorskip("cv2")
-    path = tmp_path / "film.avi"
-    writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"MJPG"), 10, (64, 48))
-    for shade in range(0, 250, 50):
-        writer.write(np.full((48, 64, 3), (shade, 0, 0), np.uint8))  # blue: OpenCV's order is BGR
-    writer.release()
-    found = list(pictures([str(path)], frames=3))
-    assert [one.name for one in found] == [f"{path}#{number}" for number in range(3)]
-    assert found[2].pixels is not None and found[2].pixels[..., 2].mean() > 80 > found[2].pixels[..., 0].mean()
-    assert "3 pictures in" in predict(path, "--frames", "3", "--model", bundle.folder)

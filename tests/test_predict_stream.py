@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bundles import put_manifest
-from command import Command
+from command import ask
 from PIL import Image
 
 from qcn.errors import UsageError
@@ -29,11 +29,6 @@ from qcn.predict.sources import Item, count, files
 
 RNG = np.random.default_rng(0)
 OPTIONS = {"--jsonl": "a.jsonl", "--csv": "a.csv"}
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(monkeypatch, capsys)
 
 
 @pytest.fixture
@@ -61,9 +56,9 @@ def process(*arguments: object, **options: Any) -> "subprocess.Popen[bytes]":
     return subprocess.Popen([sys.executable, "-m", "qcn", "predict", *map(str, arguments)], **options)
 
 
-def test_three_forms_say_the_same(bundle: Bundle, photos: Path, tmp_path: Path, command: Command) -> None:
+def test_three_forms_say_the_same(bundle: Bundle, photos: Path, tmp_path: Path) -> None:
     where = [word for option, name in {**OPTIONS, "--json": "a.json"}.items() for word in (option, tmp_path / name)]
-    code, said = command("predict", photos, "--model", bundle.folder, *where)
+    code, said = ask("predict", photos, "--model", bundle.folder, *where)
     assert code == 1 and "2 of 61 pictures could not be read" in said
     lines, table = rows_of(tmp_path / "a.jsonl"), rows_of(tmp_path / "a.csv")
     assert lines == json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))
@@ -74,11 +69,17 @@ def test_three_forms_say_the_same(bundle: Bundle, photos: Path, tmp_path: Path, 
     assert [row["file"] for row in lines if "error" in row] == [str(photos / "030.png"), str(photos / "deep/zz.jpg")]
 
 
-def test_the_terminal_gets_the_first_twenty(bundle: Bundle, photos: Path, command: Command) -> None:
-    _, said = command("predict", photos, "--model", bundle.folder)
-    assert "… and 39 more; --jsonl FILE or --csv FILE has all of them" in said
+def test_the_terminal_gets_the_first_twenty_and_the_sheet_the_first_sixty(
+    bundle: Bundle, photos: Path, tmp_path: Path
+) -> None:
+    for number in range(5):
+        (photos / f"more{number}.png").write_bytes((photos / "001.png").read_bytes())
+    _, said = ask("predict", photos, "--model", bundle.folder, "--save", tmp_path / "drawn")
+    assert "… and 44 more; --jsonl FILE or --csv FILE has all of them" in said
     assert str(photos / "019.png") in said and str(photos / "050.png") not in said
-    assert "59 pictures in" in said and f"by {bundle.manifest.name} on libqcn" in said
+    assert "64 pictures in" in said and f"by {bundle.manifest.name} on libqcn" in said
+    assert f"{tmp_path / 'drawn/sheet.png'} (the first 60 of 64)" in said
+    assert len(list((tmp_path / "drawn").glob("*.png"))) == 65
 
 
 @pytest.mark.parametrize("option", ["--jsonl", "--csv", "--json"])
@@ -146,7 +147,6 @@ def test_a_signal_between_two_files_leaves_the_same_rows_in_both(
     bundle: Bundle,
     photos: Path,
     tmp_path: Path,
-    command: Command,
     monkeypatch: pytest.MonkeyPatch,
     ending: str,
     written: bool,
@@ -162,60 +162,56 @@ def test_a_signal_between_two_files_leaves_the_same_rows_in_both(
 
     where = [word for option, name in OPTIONS.items() for word in (option, tmp_path / name)]
     monkeypatch.setattr(RowFile, "write", interrupted)
-    code, printed = command("predict", photos, "--model", bundle.folder, *where)
+    code, printed = ask("predict", photos, "--model", bundle.folder, *where)
     assert code == 130 and "5 pictures answered" in printed, printed
     assert [len(rows_of(tmp_path / name)) for name in OPTIONS.values()] == [5, 5]
 
 
-def test_whatever_byte_a_file_ends_at_it_is_gone_on_with(
-    bundle: Bundle, photos: Path, tmp_path: Path, command: Command
-) -> None:
+def test_whatever_byte_a_file_ends_at_it_is_gone_on_with(bundle: Bundle, photos: Path, tmp_path: Path) -> None:
     for option, name in OPTIONS.items():
         path = tmp_path / name
         words = ("predict", photos, "--model", bundle.folder, option, path)
-        command(*words)
+        ask(*words)
         whole = path.read_bytes()
         middle = whole.index(b"lines.png")  # a name of two lines, which CSV quotes
         cuts = {0, 1, 40, len(whole) - 1, len(whole), *range(middle - 8, middle + 3)}
         cuts |= set(range(middle + 200, middle + 2200, 150))
         for cut in sorted(cuts):
             path.write_bytes(whole[:cut])
-            code, said = command(*words, "--resume")
+            code, said = ask(*words, "--resume")
             assert code == 1 and path.read_bytes() == whole, (option, cut, said)
 
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_a_file_of_something_else_is_refused_and_kept(
-    option: str, bundle: Bundle, photos: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+    option: str, bundle: Bundle, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / OPTIONS[option]
     words = ("predict", photos, "--model", bundle.folder, option, path)
-    command(*words)
+    ask(*words)
     whole = path.read_bytes()
     (photos / "0000.png").write_bytes((photos / "001.png").read_bytes())
-    code, said = command(*words, "--resume")
+    code, said = ask(*words, "--resume")
     assert code == 2 and "row 2 of" in said and "but picture 2 is" in said and "written anew" in said
     (photos / "0000.png").unlink()
-    code, said = command("predict", photos / "000.png", *words[2:], "--resume")
+    code, said = ask("predict", photos / "000.png", *words[2:], "--resume")
     assert code == 2 and "but there are only 1 pictures" in said
     monkeypatch.setattr("qcn.runtime.model.sha256", lambda data: __import__("hashlib").sha256(data + b"other"))
-    code, said = command(*words, "--resume")
+    code, said = ask(*words, "--resume")
     assert code == 2 and f"row 1 of {path} was answered by {bundle.manifest.name}@" in said
     monkeypatch.undo()
     lines = whole.splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:3], b"no row\n", *lines[3:]]))
-    code, said = command(*words, "--resume")
+    code, said = ask(*words, "--resume")
     assert code == 2 and f"line 4 of {path} was not written by `qcn predict`" in said
     assert path.read_bytes() == b"".join([*lines[:3], b"no row\n", *lines[3:]])
     if option == "--csv":
         path.write_bytes(b"file,label,probability,known,other,model\r\n")
-        code, said = command(*words, "--resume")
+        code, said = ask(*words, "--resume")
         assert code == 2 and "has other columns than this model's: file, label, probability, known, other" in said
 
 
-def test_no_name_becomes_a_formula(
-    bundle: Bundle, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_name_becomes_a_formula(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a spreadsheet, whoever names a picture could run a formula. --resume reads the names back."""
     monkeypatch.chdir(tmp_path)
     names = ["=HYPERLINK(0).png", "+1.png", "-1.png", "@a.png", "'=a.png", "plain.png"]
@@ -224,13 +220,13 @@ def test_no_name_becomes_a_formula(
     record = json.loads((bundle.folder / MANIFEST).read_text(encoding="utf-8"))
     put_manifest(bundle.folder, json.dumps({**record, "name": "=model"}))
     words = ("--model", bundle.folder, "--csv", "a.csv", "--", *names)
-    assert command("predict", *words)[0] == 0
+    assert ask("predict", *words)[0] == 0
     rows = rows_of(Path("a.csv"))
     assert [row[0] for row in rows] == [*(f"'{name}" for name in names[:-1]), "plain.png"]
     assert all(row[-1].startswith("'=model@") and all(float(cell) < 99 for cell in row[7:-1]) for row in rows)
     whole = Path("a.csv").read_bytes()
     Path("a.csv").write_bytes(whole[: whole.index(b"@a.png")])
-    code, said = command("predict", "--resume", *words)
+    code, said = ask("predict", "--resume", *words)
     assert code == 0 and Path("a.csv").read_bytes() == whole, said
 
 
@@ -251,55 +247,34 @@ def test_pipes_and_devices_are_not_waited_for(bundle: Bundle, tmp_path: Path) ->
         assert row["error"] == f"{row['file']} is not a plain file: a pipe, socket or device is not read"
 
 
-def test_two_files_are_gone_on_with_together(bundle: Bundle, photos: Path, tmp_path: Path, command: Command) -> None:
+def test_two_files_are_gone_on_with_together(bundle: Bundle, photos: Path, tmp_path: Path) -> None:
     where = [word for option, name in OPTIONS.items() for word in (option, tmp_path / name)]
     words = ("predict", photos, "--model", bundle.folder, *where)
-    command(*words)
+    ask(*words)
     whole = {name: (tmp_path / name).read_bytes() for name in OPTIONS.values()}
     lines = whole["a.jsonl"].splitlines(keepends=True)
     (tmp_path / "a.jsonl").write_bytes(b"".join(lines[:-1]))  # killed between the two
-    code, _ = command(*words, "--resume")
+    code, _ = ask(*words, "--resume")
     assert code == 1 and all((tmp_path / name).read_bytes() == whole[name] for name in whole)
     (tmp_path / "a.jsonl").write_bytes(b"".join(lines[:-2]))
-    code, said = command(*words, "--resume")
+    code, said = ask(*words, "--resume")
     assert code == 2 and "a.csv has more rows than the other file: resume one at a time" in said
     assert (tmp_path / "a.csv").read_bytes() == whole["a.csv"]
 
 
-def test_nobody_else_writes_to_the_file(bundle: Bundle, photos: Path, tmp_path: Path, command: Command) -> None:
-    words = [
-        "predict",
-        str(photos),
-        "--model",
-        str(bundle.folder),
-        "--jsonl",
-        str(tmp_path / "a.jsonl"),
-        "--batch",
-        "2",
-    ]
+def test_nobody_else_writes_to_the_file(bundle: Bundle, photos: Path, tmp_path: Path) -> None:
+    options = ("--model", bundle.folder, "--jsonl", tmp_path / "a.jsonl", "--batch", 2)
+    words = ["predict", *map(str, (photos, *options))]
     with subprocess.Popen([sys.executable, "-c", slow(0.2), *words], stdout=-1, stderr=-1) as running:
         while not ((tmp_path / "a.jsonl").exists() and (tmp_path / "a.jsonl").stat().st_size):
             assert running.poll() is None
             time.sleep(0.02)
-        code, said = command(*words, "--resume")
+        code, said = ask(*words, "--resume")
         running.kill()
     assert code == 2 and "another process is writing to" in said
 
 
-def test_wrong_options(bundle: Bundle, photos: Path, tmp_path: Path, command: Command) -> None:
-    for words, reason in (
-        (["--resume"], "--resume goes on with a file: name it by --jsonl or --csv"),
-        (["--resume", "--json", tmp_path / "a.json"], "not with --json, which is one document"),
-        (["--resume", "--csv", "-"], "not with standard output"),
-        (["--csv", "-", "--jsonl", "-"], "--jsonl and --csv name the same file"),
-    ):
-        code, said = command("predict", photos, "--model", bundle.folder, *words)
-        assert code == 2 and reason in said
-    code, said = command("predict", "https://example.org/a.png", "--model", bundle.folder)
-    assert code == 2 and "download it first" in said
-
-
-def test_a_full_disk_leaves_whole_rows(bundle: Bundle, photos: Path, tmp_path: Path, command: Command) -> None:
+def test_a_full_disk_leaves_whole_rows(bundle: Bundle, photos: Path, tmp_path: Path) -> None:
     limited = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
     limited += "resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))\n" + slow(0)
     for option, name in OPTIONS.items():
@@ -308,7 +283,7 @@ def test_a_full_disk_leaves_whole_rows(bundle: Bundle, photos: Path, tmp_path: P
         assert done.returncode == 3 and "no room left on the disk" in done.stderr
         written = (tmp_path / name).read_bytes()
         assert 5000 < len(written) < 10_000 and written.endswith(b"\n") and rows_of(tmp_path / name)
-        code, _ = command(*words, "--resume")
+        code, _ = ask(*words, "--resume")
         assert code == 1 and len(rows_of(tmp_path / name)) == 61
 
 
@@ -326,12 +301,12 @@ def test_pictures_are_read_ahead_in_order_and_not_without_end() -> None:
         return Item(str(number), read)
 
     found = read_ahead(map(item, range(100)), ahead=8)
-    assert next(found).name == "0"
+    assert next(found).file == "0"
     time.sleep(0.1)
     assert sorted(begun) == list(range(9))
     rest = list(found)
-    assert [one.name for one in rest] == [str(number) for number in range(1, 100)]
-    assert [one.name for one in rest if one.pixels is None] == ["5"] and rest[4].error == "broken"
+    assert [one.file for one in rest] == [str(number) for number in range(1, 100)]
+    assert [one.file for one in rest if one.pixels is None] == ["5"] and rest[4].error == "broken"
 
 
 def test_large_pictures_are_read_ahead_by_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,7 +318,7 @@ def test_large_pictures_are_read_ahead_by_fewer(monkeypatch: pytest.MonkeyPatch)
             yield Item(str(number), lambda number=number: (read.append(number), np.zeros((20, 20), np.uint8))[1])
             time.sleep(0.01)
 
-    assert next(found := read_ahead(items(), ahead=32)).name == "0"
+    assert next(found := read_ahead(items(), ahead=32)).file == "0"
     assert len(read) < 8
     assert len(list(found)) == 39
 
@@ -367,7 +342,7 @@ def test_a_folder_is_listed_in_order_and_bit_by_bit(tmp_path: Path, monkeypatch:
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_pictures(
-    bundle: Bundle, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What Python holds at most, of 200 and of 1,500 pictures; with all that can be asked for."""
     monkeypatch.setattr(sources, "AT_ONCE", 100)
@@ -383,16 +358,8 @@ def test_memory_does_not_grow_with_the_number_of_pictures(
         where = [word for option, name in OPTIONS.items() for word in (option, tmp_path / name)]
         gc.collect()
         tracemalloc.start()
-        code, said = command("predict", folder, "--model", bundle.folder, *where, "--json", tmp_path / "a.json")
+        code, said = ask("predict", folder, "--model", bundle.folder, *where, "--json", tmp_path / "a.json")
         peaks[number] = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert code == 0, said
     assert peaks[1500] < peaks[200] + 100_000, peaks
-
-
-def test_the_sheet_keeps_the_first_sixty(bundle: Bundle, photos: Path, tmp_path: Path, command: Command) -> None:
-    for number in range(5):
-        (photos / f"more{number}.png").write_bytes((photos / "001.png").read_bytes())
-    _, said = command("predict", photos, "--model", bundle.folder, "--save", tmp_path / "drawn")
-    assert f"{tmp_path / 'drawn/sheet.png'} (the first 60 of 64)" in said
-    assert len(list((tmp_path / "drawn").glob("*.png"))) == 65

@@ -15,7 +15,7 @@ from qcn.data.imageset import Splits
 from qcn.data.registry import load
 from qcn.errors import UsageError
 from qcn.networks import zoo
-from qcn.networks.backbone import Features, Head, backbone_of
+from qcn.networks.backbone import Head, backbone_of, features_of
 from qcn.networks.model import Prediction
 from qcn.train import resume, train
 from qcn.train.checkpoint import load_network
@@ -63,7 +63,7 @@ def test_features_and_head_are_the_whole_network(name: str) -> None:
     network = zoo.create(name, in_channels=3, classes=4).eval()
     image = torch.randn(2, 3, 96, 96)
     with torch.no_grad():
-        whole, parts = network(image), Head(network)(Features(network)(image))
+        whole, parts = network(image), Head(network)(features_of(network, image))
     assert torch.equal(whole.logit, parts.logit) and torch.equal(whole.pose, parts.pose)
 
 
@@ -84,7 +84,7 @@ def test_features_are_those_of_varied_images_in_half_precision(data_dir: Path, t
     plain = training(splits, tmp_path, replace(SHORT, freeze=False))
     image, *_ = plain.seen(torch.from_numpy(splits.train.images)[plan.order[:8]], label, torch.zeros(8, 3), draws)
     with torch.no_grad():
-        assert torch.allclose(Features(one.network)(image).half().float(), features.float())
+        assert torch.allclose(features_of(one.network, image).half().float(), features.float())
     of_next, *_ = one.batch(one.plan(2), slice(0, 180))
     assert not any(torch.equal(a, b) for a in features for b in of_next)  # another variation
 
@@ -132,7 +132,7 @@ def test_an_unfrozen_backbone_learns_more_slowly(data_dir: Path, tmp_path: Path)
         for now, then in zip((one.network.backbone.weight, one.network.classifier.weight), before, strict=True)
     ]
     assert 0 < moved[0] < 1.5 * BACKBONE_SHARE * moved[1]  # the first step of AdamW is as long as the rate
-    assert [group.share for group in parameter_groups(one.network)] == [1.0, BACKBONE_SHARE]
+    assert [group["share"] for group in parameter_groups(one.network)] == [1.0, BACKBONE_SHARE]
 
 
 def test_few_images_on_a_cpu_freeze_the_backbone(

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from qcn.data.spec import Preprocessing
-from qcn.evaluate import Answers
+from qcn.evaluate.rates import Answers
 from qcn.networks.model import Prediction
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"

@@ -8,13 +8,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quaternions import conjugate, hamilton_product, turned
 from torch import Tensor
 
 from qcn import routing
 from qcn.errors import MissingError, UsageError
 from qcn.names import Kernels, Mode
 from qcn.networks.model import choose_kernels, qcn_tiny
-from qcn.quaternion import conjugate, hamilton_product, rotate, rotation_matrix, rotor
+from qcn.quaternion import rotation_matrix, rotor
 
 MODES: tuple[Mode, Mode] = ("logistic", "unit")
 
@@ -36,21 +37,14 @@ def em_routing(pose: Tensor, activation: Tensor, q: Tensor, *rest: Tensor, **opt
 
 
 def by_the_book(
-    pose: np.ndarray,
-    active: np.ndarray,
-    q: np.ndarray,
-    beta_u: np.ndarray,
-    beta_a: np.ndarray,
-    iterations: int,
-    mode: str,
+    pose: np.ndarray, active: np.ndarray, q: np.ndarray, *betas: np.ndarray, iterations: int, mode: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """DESIGN's formula for one window, in Python loops and quaternion products."""
-    children, parents = q.shape[:2]
+    """The formula for one window, in Python loops and quaternion products."""
+    (children, parents), (beta_u, beta_a) = q.shape[:2], betas
     votes = np.empty((children, parents, 3))
     for i in range(children):
         for j in range(parents):
-            rotor_, pure = torch.tensor(q[i, j]), torch.tensor([0.0, *pose[i]], dtype=torch.float64)
-            votes[i, j] = hamilton_product(hamilton_product(rotor_, pure), conjugate(rotor_))[1:].numpy()
+            votes[i, j] = turned(torch.tensor(q[i, j]), torch.tensor(pose[i])).numpy()
     r = np.repeat(active[:, None] / parents, parents, axis=1)
     for _ in range(iterations):
         mass = r.sum(0)
@@ -117,15 +111,17 @@ def test_the_order_of_children_and_of_parents_does_not_matter(mode: Mode) -> Non
 def test_turning_the_children_and_turning_the_rotors_back_cancels() -> None:
     pose, activation, q, *betas = problem(3, 12, 6)
     g = rotor(torch.tensor(0.7, dtype=torch.float64), torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64))
-    turned = em_routing(rotate(g, pose), activation, hamilton_product(q, conjugate(g)), *betas)
-    for a, b in zip(turned, em_routing(pose, activation, q, *betas), strict=True):
+    back = em_routing(turned(g.expand(3, 12, 4), pose), activation, hamilton_product(q, conjugate(g)), *betas)
+    for a, b in zip(back, em_routing(pose, activation, q, *betas), strict=True):
         torch.testing.assert_close(a, b)
 
 
 def test_children_that_agree_make_a_sure_parent() -> None:
     pose, activation, q, *betas = problem(1, 20, 2)
     goal = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
-    pose[0] = rotate(conjugate(q[:, 0]), goal)  # every child votes `goal` for parent 0, anything for parent 1
+    pose[0] = turned(
+        conjugate(q[:, 0]), goal.expand(20, 3)
+    )  # every child votes `goal` for parent 0, anything for parent 1
     parents, logit = em_routing(pose, activation, q, *betas)
     torch.testing.assert_close(parents[0, 0], goal)
     assert torch.sigmoid(logit[0, 0]) > 0.99
@@ -150,19 +146,17 @@ def test_the_logits_of_unit_mode_have_a_norm_of_one() -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("case", ["zeros", "equal poses", "large poses", "silent", "one loud child"])
 def test_extreme_inputs_stay_finite(case: str, mode: Mode) -> None:
-    pose, activation, q, beta_u, beta_a = problem(3, 16, 4, dtype=torch.float32)
-    if case == "zeros":
-        pose, activation = torch.zeros_like(pose), torch.zeros_like(activation)
-    elif case == "equal poses":
-        pose = torch.ones_like(pose)
-    elif case == "large poses":
-        pose = 1e4 * pose
-    elif case == "silent":
-        activation = torch.full_like(activation, 1e-30)
-    elif case == "one loud child":
-        activation = torch.full_like(activation, 1e-6)
-        activation[:, 0] = 1.0
-    inputs = [x.requires_grad_() for x in (pose, activation, q.detach(), beta_u, beta_a)]
+    pose, activation, *others = problem(3, 16, 4, dtype=torch.float32)
+    loud = torch.full_like(activation, 1e-6)
+    loud[:, 0] = 1.0
+    pose, activation = {
+        "zeros": (torch.zeros_like(pose), torch.zeros_like(activation)),
+        "equal poses": (torch.ones_like(pose), activation),
+        "large poses": (1e4 * pose, activation),
+        "silent": (pose, torch.full_like(activation, 1e-30)),
+        "one loud child": (pose, loud),
+    }[case]
+    inputs = [x.requires_grad_() for x in (pose, activation, *others)]
     out = em_routing(*inputs, iterations=3, mode=mode)
     (out[0].sum() + out[1].sum()).backward()
     assert all(x.isfinite().all() for x in out)
@@ -182,14 +176,9 @@ def test_extreme_inputs_stay_finite(case: str, mode: Mode) -> None:
     ],
 )
 def test_wrong_arguments_are_refused(change: dict, says: str) -> None:
-    pose, activation, q, beta_u, beta_a = problem(2, 6, 4, dtype=torch.float32)
-    arguments = {
-        "pose": pose,
-        "activation": activation,
-        "rotation": rotation_matrix(q),
-        "beta_u": beta_u,
-        "beta_a": beta_a,
-    }
+    pose, activation, q, *betas = problem(2, 6, 4, dtype=torch.float32)
+    names = ("pose", "activation", "rotation", "beta_u", "beta_a")
+    arguments = dict(zip(names, (pose, activation, rotation_matrix(q), *betas), strict=True))
     with pytest.raises(UsageError, match=says):
         routing.em_routing(**{**arguments, **change})
 

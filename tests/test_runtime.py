@@ -4,7 +4,7 @@ import inspect
 import json
 import re
 import shutil
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,22 +62,13 @@ def test_every_backend_gives_the_same_answers(folder: Path) -> None:
         assert one.pose is not None and other.pose is not None and np.allclose(one.pose, other.pose, atol=1e-4)
 
 
-def test_files_arrays_and_lists(model: Model, tmp_path: Path) -> None:
-    pixels = RNG.integers(0, 256, (40, 60, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(tmp_path / "a.png")
-    expected = model.predict(pixels).logit
-    for way in (tmp_path / "a.png", str(tmp_path / "a.png"), np.asfortranarray(pixels), pixels[::-1][::-1]):
-        assert np.array_equal(model.predict(way).logit, expected)
-    assert [answer.label for answer in model.predict([pixels] * 40)] == [model.predict(pixels).label] * 40
-    assert model.predict([]) == []
-
-
 def test_a_probability_follows_from_the_temperature(bundle: Bundle) -> None:
     pixels = RNG.integers(0, 256, (28, 28), dtype=np.uint8)
     plain = qcn.load(bundle.folder, "native").predict(pixels)
     assert plain.probability == pytest.approx(float(plain.probabilities.max()))
     assert float(plain.probabilities.sum()) == pytest.approx(1)
     assert plain.top(3)[0] == (plain.label, plain.probability) and len(plain.top(3)) == 3
+    assert plain.top(0) == plain.top(-1) == [] and len(plain.top(99)) == len(plain.classes)
     manifest = replace(bundle.manifest, confidence=Confidence(100.0, 0.1))
     hot = Model.of_bundle(Bundle(bundle.folder, manifest), qcn.load(bundle.folder, "native")._engine).predict(pixels)
     assert hot.probability < plain.probability and hot.label == plain.label
@@ -86,24 +77,12 @@ def test_a_probability_follows_from_the_temperature(bundle: Bundle) -> None:
 def test_threads_share_a_model(model: Model) -> None:
     pictures = [RNG.integers(0, 256, (28 + i, 28, 1), dtype=np.uint8) for i in range(8)]
     expected = [answer.logit for answer in model.predict(pictures)]
-    wrong: list[int] = []
 
-    def ask(number: int) -> None:
-        for _ in range(10):
-            if not np.array_equal(model.predict(pictures[number]).logit, expected[number]):
-                wrong.append(number)
+    def right(number: int) -> bool:
+        return all(np.array_equal(model.predict(pictures[number]).logit, expected[number]) for _ in range(10))
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-
-
-def test_no_less_than_none_of_the_likely_classes(model: Model) -> None:
-    answer = model.predict(np.zeros((28, 28), np.uint8))
-    assert answer.top(0) == answer.top(-1) == [] and len(answer.top(99)) == len(model.classes)
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(right, range(8)))
 
 
 def test_nan_is_no_answer(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """What `Model.predict` takes: every way to have a picture gives the same pixels, and everything else is refused."""
 
 import io
-import re
 import shutil
 import subprocess
 import sys
@@ -80,6 +79,7 @@ def test_one_picture_gives_an_answer_and_several_a_list(model: Model, file: Path
     expected = model.predict(PIXELS)
     batch, tensors = np.stack([PIXELS] * 3), torch.stack([TENSOR] * 3)
     several: list[Any] = [[file] * 3, (file, PIXELS, TENSOR), (PIXELS for _ in range(3)), batch, tensors, iter(batch)]
+    several.append([str(file), np.asfortranarray(PIXELS), PIXELS[::-1].copy()[::-1]])
     for pictures in several:
         answers = model.predict(pictures)
         assert isinstance(answers, list) and len(answers) == 3
@@ -87,6 +87,7 @@ def test_one_picture_gives_an_answer_and_several_a_list(model: Model, file: Path
         assert {answer.label for answer in answers} == {expected.label}
     assert model.predict([]) == model.predict(()) == model.predict(iter(())) == model.predict(batch[:0]) == []
     assert [answer.label for answer in model.stream(batch)] == [expected.label] * 3
+    assert [answer.label for answer in model.predict([PIXELS] * 40)] == [expected.label] * 40
 
 
 def test_more_than_a_batch_is_read_as_it_is_needed(model: Model) -> None:
@@ -188,68 +189,43 @@ def test_a_file_that_cannot_be_read_is_refused(model: Model, file: Path) -> None
         next(model.stream("a.png"))
 
 
-def test_dir_shows_what_there_is() -> None:
-    code = (
-        "import qcn, sys; print(*dir(qcn)); assert 'numpy' not in sys.modules; from qcn import *; print(Answer, Model)"
-    )
-    names, classes = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-    assert {"Answer", "Model", "__version__", "create", "load"} <= set(names.split())
-    assert not {"os", "TYPE_CHECKING"} & set(names.split())
-    assert classes == "<class 'qcn.runtime.model.Answer'> <class 'qcn.runtime.model.Model'>"
-
-
 USER = """
 import io
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
+from typing_extensions import assert_type
 
 import qcn
 
 model = qcn.load("bundle")
 array = np.zeros((8, 8), np.uint8)
-reveal_type(model)
-reveal_type(model.predict("photo.jpg"))
-reveal_type(model.predict(Path("photo.jpg")))
-reveal_type(model.predict(b""))
-reveal_type(model.predict(io.BytesIO(b"")))
-reveal_type(model.predict(Path("photo.jpg").open("rb")))
-reveal_type(model.predict(Image.new("L", (8, 8))))
-reveal_type(model.predict(array))
-reveal_type(model.predict(["photo.jpg"]))
-reveal_type(model.predict(("photo.jpg", array)))
-reveal_type(model.predict(Path("holiday").glob("*.jpg")))
-reveal_type(model.predict(image for image in [array]))
-reveal_type(model.predict(list(array)))
-reveal_type(next(model.stream(["photo.jpg"])))
-reveal_type(model.predict("photo.jpg").label)
-reveal_type(model.predict("photo.jpg").probability)
-reveal_type(model.predict("photo.jpg").top(3))
-reveal_type(qcn.__version__)
+assert_type(model, qcn.Model)
+for one in (
+    model.predict("photo.jpg"),
+    model.predict(Path("photo.jpg")),
+    model.predict(b""),
+    model.predict(io.BytesIO(b"")),
+    model.predict(Path("photo.jpg").open("rb")),
+    model.predict(Image.new("L", (8, 8))),
+    model.predict(array),
+    next(model.stream(["photo.jpg"])),
+):
+    assert_type(one, qcn.Answer)
+for several in (
+    model.predict(["photo.jpg"]),
+    model.predict(("photo.jpg", array)),
+    model.predict(Path("holiday").glob("*.jpg")),
+    model.predict(image for image in [array]),
+    model.predict(list(array)),
+):
+    assert_type(several, list[qcn.Answer])
+assert_type(model.predict("photo.jpg").label, str)
+assert_type(model.predict("photo.jpg").probability, float)
+assert_type(model.predict("photo.jpg").top(3), list[tuple[str, float]])
+assert_type(qcn.__version__, str)
 model.predict(7)
-"""
-REVEALED = """
-qcn.runtime.model.Model
-qcn.runtime.model.Answer
-qcn.runtime.model.Answer
-qcn.runtime.model.Answer
-qcn.runtime.model.Answer
-qcn.runtime.model.Answer
-qcn.runtime.model.Answer
-qcn.runtime.model.Answer
-list[qcn.runtime.model.Answer]
-list[qcn.runtime.model.Answer]
-list[qcn.runtime.model.Answer]
-list[qcn.runtime.model.Answer]
-list[qcn.runtime.model.Answer]
-qcn.runtime.model.Answer
-str
-float
-list[tuple[str, float]]
-str
 """
 
 
@@ -272,6 +248,5 @@ def test_mypy_sees_the_types_of_the_installed_package(tmp_path: Path) -> None:
         [sys.executable, "-m", "mypy", *words], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     said = done.stdout + done.stderr
-    assert re.findall(r'Revealed type is "(.*)"', said) == REVEALED.split("\n")[1:-1], said
     errors = [line for line in said.splitlines() if ": error: " in line]
     assert len(errors) == 1 and 'No overload variant of "predict"' in errors[0], said

@@ -6,19 +6,7 @@ import pytest
 
 from qcn.terminal.text import csv_cell, csv_line
 
-FORMULAS = [
-    '=HYPERLINK("http://x";"y")',
-    "=1+1",
-    "+1+1",
-    "-2+3",
-    "@SUM(A1)",
-    "\t=1",
-    "\r=1",
-    "\n=1",
-    "\uff1d1",
-    "-",
-    "-1a",
-]
+FORMULAS = ['=HYPERLINK("http://x";"y")', "+1+1", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "\uff1d1", "-", "-1a"]
 
 
 @pytest.mark.parametrize("text", FORMULAS)

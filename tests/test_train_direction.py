@@ -17,8 +17,9 @@ from qcn.data.imageset import ImageSet, Splits, Views
 from qcn.data.spec import Augmentation, Preprocessing
 from qcn.direction import ROUND, Directions, direction_vector
 from qcn.errors import UsageError
-from qcn.evaluate import evaluate
 from qcn.evaluate.directions import DirectionErrors, measure_directions
+from qcn.evaluate.evaluation import evaluate
+from qcn.evaluate.request import Request
 from qcn.export.program.lower import lower
 from qcn.export.program.reference import answers
 from qcn.networks import zoo
@@ -28,7 +29,7 @@ from qcn.train.checkpoint import load_network
 from qcn.train.loop import Training
 from qcn.train.losses import direction_loss
 from qcn.train.record import load_run, new_run
-from qcn.train.settings import RunSettings, Settings, settings_from
+from qcn.train.settings import RunSettings, Settings, for_images, settings_from
 from qcn.train.validation import outputs
 
 CPU = torch.device("cpu")
@@ -205,8 +206,15 @@ def test_a_wrong_weight_is_refused() -> None:
     for wrong, says in (("on", "direction must be a number or 'off', not 'on'"), (-1, "0 or more"), ("inf", "finite")):
         with pytest.raises(UsageError, match=says):
             settings_from("best", dataset="mnist", direction=wrong)
-    assert settings_from("best", dataset="mnist").direction == 3.0
-    assert settings_from("paper", dataset="mnist").direction == 0.0
+
+
+@pytest.mark.parametrize(
+    ("preset", "model", "weight"), [("best", "qcn", 3.0), ("best", "qcn-lite0", 10.0), ("paper", "qcn-lite0", 0.0)]
+)
+def test_the_weight_is_larger_on_a_pretrained_backbone(preset: str, model: str, weight: float) -> None:
+    settings = settings_from(preset, dataset="mnist", model=model)
+    assert for_images(settings, 100).direction == weight
+    assert for_images(replace(settings, direction=1.5), 100).direction == 1.5
 
 
 @pytest.mark.parametrize("model", ["cnn", "cnn-small"])
@@ -236,7 +244,7 @@ def test_directions_are_measured_beside_the_class_error(tmp_path: Path, monkeypa
     Training(Settings("mnist", "small", epochs=4, batch_size=30, augment="none"), splits, tmp_path / "run", CPU).run()
     monkeypatch.setattr("qcn.evaluate.evaluation.read", lambda *_: splits)
     monkeypatch.setattr("qcn.data.spec.Dataset.check_fits", lambda *_: None)
-    (result,) = evaluate(tmp_path / "run", None, tmp_path, tmp_path / "out", device="cpu")
+    (result,) = evaluate(tmp_path / "run", Request(data_dir=tmp_path, out=tmp_path / "out", device="cpu")).results
     found = result.direction
     assert found is not None and found.by_class["ring"] is None and found.by_class["spot"] == found.overall
     assert found.overall.images == 120 - round(result.by_class[0].rate.error * 120)  # type: ignore[union-attr]

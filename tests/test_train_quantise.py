@@ -70,7 +70,9 @@ def test_fine_tuning_with_a_plan(
     qcn = Command(monkeypatch, capsys)
     plan = tmp_path / "plan"
     empty, golden = replace(bundle.manifest, files=()), bundle.golden()
-    answers = replace(golden, plan=True, trained=golden.reference)  # which they are not: nobody asks for them here
+    answers = replace(
+        golden, plan=True, trained=golden.reference.answers
+    )  # which they are not: nobody asks for them here
     Bundle.create(plan, empty, in_int8(program), lambda: answers, "qcn calibrate RUN --out {bundle}")
     start = ("train", "--dataset", "mnist", "--model", "qcn-tiny", "--data-dir", data_dir, "--epochs", "1")
     code, said = qcn(*start, "--quantise", plan, "--out", tmp_path / "none")

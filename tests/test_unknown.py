@@ -15,7 +15,9 @@ from torch import Tensor, nn
 
 from qcn.data.registry import load
 from qcn.errors import UsageError
-from qcn.evaluate import evaluate, open_network
+from qcn.evaluate.evaluation import evaluate
+from qcn.evaluate.networks import open_network
+from qcn.evaluate.request import Request
 from qcn.evaluate.unknown import fitted
 from qcn.networks.confidence import KEEP, SCORES
 from qcn.networks.model import Prediction
@@ -127,7 +129,7 @@ def test_evaluate_counts_unknown_pictures_that_are_called_known(
 def test_what_is_neither_a_folder_nor_a_data_set_is_refused(knowing: Path, bars: Path, tmp_path: Path) -> None:
     for source, says in (("no-such", "'no-such' is neither"), (str(tmp_path), "has no pictures")):
         with pytest.raises(UsageError, match=says):
-            evaluate(knowing, None, bars, tmp_path / "out", device="cpu", unknown=(source,))
+            evaluate(knowing, Request(data_dir=bars, out=tmp_path / "out", device="cpu", unknown=(source,)))
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3])

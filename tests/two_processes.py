@@ -7,7 +7,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from qcn.networks.distributed import process_group, rank
 from qcn.networks.model import qcn_tiny
-from qcn.networks.vb import vb
+from qcn.networks.vb import VBCapsuleNetwork
 
 
 def gradients(
@@ -23,7 +23,7 @@ def main() -> None:
     found, alone = {}, {}
     torch.manual_seed(0)
     image, label = torch.randn(8, 2, 24, 24, dtype=torch.float64), torch.arange(8) % 5
-    networks = {"qcn-tiny": qcn_tiny(2, 5).double(), "vb": vb(2, 5, stem=8, capsules=(3, 3, 3)).double()}
+    networks = {"qcn-tiny": qcn_tiny(2, 5).double(), "vb": VBCapsuleNetwork(2, 5, stem=8, capsules=(3, 3, 3)).double()}
     starts = {name: {k: v.clone() for k, v in n.state_dict().items()} for name, n in networks.items()}
     with process_group(torch.device("cpu")):
         me = rank()

@@ -1,5 +1,5 @@
-"""Draw the pictures of the README: docs/images/novel.png, the views that a network learns from and is asked about, and
-docs/images/azimuths.png, its errors by azimuth.
+"""Draw the pictures of README and docs: docs/images/novel.png, the views that a network learns from and is asked about;
+azimuths.png, its errors by azimuth; history.png, the times of benchmarks/history.csv.
 
 python tools/pictures.py
 """
@@ -15,17 +15,16 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image, ImageDraw, ImageFont
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
-from comparison import by_seed, choose, trained_alike  # noqa: E402
-from measurements import read  # noqa: E402
+from comparison import by_seed, choose, trained_alike
+from measurements import ROOT, grouped, read, rows_of
 
-from qcn.data.viewpoints import raytrace  # noqa: E402
-from qcn.data.viewpoints.light import LIGHTS  # noqa: E402
-from qcn.data.viewpoints.toys import CATEGORIES, toy  # noqa: E402
-from qcn.pages.plots import COLOURS  # noqa: E402
-from qcn.terminal.text import counted  # noqa: E402
+from qcn.data.viewpoints import raytrace
+from qcn.data.viewpoints.light import LIGHTS
+from qcn.data.viewpoints.toys import CATEGORIES, toy
+from qcn.pages.plots import COLOURS
+from qcn.terminal.text import counted
 
 IMAGES = ROOT / "docs" / "images"
 POLAR = "viewpoints-azimuth-pooled"
@@ -88,6 +87,27 @@ def _by_azimuth(row: dict[str, Any]) -> dict[str, Any]:
     return {**row["by_azimuth"].get("familiar", {}), **row["by_azimuth"]["novel"]}
 
 
+def history(rows: list[dict[str, Any]]) -> None:
+    """docs/images/history.png: the median time of libqcn by commit, one line per network, precision and machine."""
+    rows = sorted((row for row in rows if row["backend"] == "native"), key=lambda row: row["date"])
+    when = [f"{row['date']}\n{row['commit']}" for row in rows]
+    commits = list(dict.fromkeys(when))
+    canvas = Figure(figsize=(8, 4.2), layout="constrained")
+    ax = canvas.subplots()
+    lines = grouped(rows, lambda row: (row["machine"].split(",")[0], row["network"], row["precision"]))
+    for place, ((machine, network, precision), points) in enumerate(sorted(lines.items())):
+        at = [commits.index(f"{row['date']}\n{row['commit']}") for row in points]
+        style = {"fp32": "o-", "int8": "s--"}[precision]
+        label = f"{network}, {'calibrated' if precision == 'int8' else precision}, {machine}"
+        ax.plot(at, [float(row["median_ms"]) for row in points], style, color=f"C{place // 2}", label=label)
+    ax.set_xticks(range(len(commits)), commits)
+    ax.set_yscale("log")
+    ax.set(title="libqcn, 1 image, median milliseconds", ylabel="ms")
+    ax.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.02))
+    canvas.savefig(IMAGES / "history.png", dpi=110, bbox_inches="tight", pad_inches=0.12)
+
+
 if __name__ == "__main__":
     views()
     azimuths(read("accuracy-h200.json")["results"])
+    history(rows_of(ROOT / "benchmarks" / "history.csv"))

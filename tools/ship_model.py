@@ -1,6 +1,7 @@
 """Put a trained network into models/, as a bundle with its card, so that it ships with the product.
 
     python tools/ship_model.py RUN NAME --data-dir DATA     # NAME is DATASET-MODEL: fashion-mnist-qcn
+    python tools/ship_model.py RUN NAME --calibrated BUNDLE # `qcn calibrate` made it of RUN, which is too large
     python tools/ship_model.py --bundles --data-dir DATA    # after a change to the form of bundles
     python tools/ship_model.py --bundles --keep-golden      # after a change to a run.json or to manifests, in seconds
     python tools/ship_model.py --refit --data-dir DATA      # fit and measure again, or --refit NAME …
@@ -11,6 +12,8 @@ answers are to few images, and without those of inner layers. The weights are th
 split. Their temperature, the threshold of unknown pictures and the spreads of directions are fitted on that split, and
 each test split is measured once, all in float32. docs/models.md is written again from all cards. The machine that
 trained is read from RUN/machine.json, or from benchmarks/results/accuracy-*.json by the sha256 of the weights.
+
+A network on a pretrained backbone ships as it was calibrated, without its run: a quarter of the bytes.
 """
 
 import argparse
@@ -20,34 +23,40 @@ import statistics
 import sys
 import tempfile
 import zlib
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import comparison  # noqa: E402
-from accuracy import sweeps, told, trial_of  # noqa: E402
+from accuracy import settings_of_run, sweeps, trial_of  # noqa: E402
+from cards import Card, CardData, Seeds, load_card, text  # noqa: E402
 from measurements import stamp  # noqa: E402
 
 from qcn.data import registry  # noqa: E402
 from qcn.data.directions import true_directions  # noqa: E402
 from qcn.data.imageset import ImageSet  # noqa: E402
 from qcn.errors import UsageError  # noqa: E402
-from qcn.evaluate import measure  # noqa: E402
 from qcn.evaluate.directions import measure_directions as angles_of  # noqa: E402
-from qcn.export.bundle import Bundle  # noqa: E402
+from qcn.evaluate.networks import open_network  # noqa: E402
+from qcn.export.bundle import WEIGHTS, Bundle  # noqa: E402
+from qcn.export.bundle.golden import Golden  # noqa: E402
 from qcn.export.bundle.golden import read as read_golden  # noqa: E402
 from qcn.export.bundle.manifest import GOLDEN, MANIFEST_SHA256, manifest_of, tools  # noqa: E402
+from qcn.export.calibrated import write_plan  # noqa: E402
 from qcn.export.pipeline import FROM_RUN  # noqa: E402
 from qcn.export.program.lower import lower  # noqa: E402
 from qcn.export.program.reference import SHIPPED_REAL, answers_alone, make_golden  # noqa: E402
+from qcn.intervals import ErrorRate  # noqa: E402
 from qcn.names import CARD, CARD_TEXT, MANIFEST  # noqa: E402
-from qcn.networks.cards import Card, CardData, Seeds, load_card, text  # noqa: E402
 from qcn.networks.devices import pick_device  # noqa: E402
 from qcn.networks.shipped import RUNS, SHIPPED, networks  # noqa: E402
 from qcn.networks.zoo import parameter_count  # noqa: E402
@@ -56,10 +65,11 @@ from qcn.storage.files import file_sha256, write_text  # noqa: E402
 from qcn.train.checkpoint import load_network  # noqa: E402
 from qcn.train.record import Run, load_run  # noqa: E402
 from qcn.train.settings import RunSettings, Settings, for_images, settings_from  # noqa: E402
-from qcn.train.validation import measure_confidence, measure_directions, outputs  # noqa: E402
+from qcn.train.validation import fitted_directions, measure_confidence, outputs  # noqa: E402
 
 LARGEST = 1_000_000  # bytes of a weights' file
 PACKED = 1_300_000  # bytes of a bundle in a wheel, compressed: a rotation is a matrix in it, nine numbers for four
+PACKED_CALIBRATED = 5_000_000  # the same on a pretrained backbone, calibrated
 KNOWS = "A picture of something else may be called known, and then gets one of these classes: see the share below."
 LIMITS = {
     "mnist": ("One digit per picture, white on black and centred, as in MNIST. Invert dark digits on paper first.",),
@@ -70,6 +80,10 @@ LIMITS = {
     "viewpoints-azimuth-pooled": (
         "Rendered toys, not photographs, in stereo pairs, which `qcn predict` cannot make from one picture.",
         "It knows the 50 toys that it was trained on. For new toys, train on `viewpoints-azimuth`.",
+    ),
+    "scanned-128": (
+        "Renderings of 50 scanned household objects, not photographs: it knows these objects, and no others.",
+        "Which side of an object is its front was judged by eye.",
     ),
     "viewpoints": (
         "Rendered toys, not photographs, in stereo pairs, which `qcn predict` cannot make from one picture.",
@@ -109,6 +123,9 @@ def command(settings: RunSettings, images: int) -> str:
             continue
         values = value if isinstance(value, tuple) else (value,)
         option = f"--set {name}=" if known[name].rare else f"{known[name].option} "
+        if "/" in option:  # such as --freeze/--unfreeze
+            words.append(option.split("/")[not value].strip())
+            continue
         words += [option.rstrip(" =") if one is True else f"{option}{one}" for one in values]
     return " ".join(words)
 
@@ -123,7 +140,7 @@ def on_record(**wanted: Any) -> list[dict[str, Any]]:
 
 def seeds(run: Run) -> Seeds | None:
     """The spread over the runs on record that differ from this one in nothing but the seed."""
-    ours = comparison.recipe(told(json.loads(json.dumps(asdict(run.settings)))))
+    ours = comparison.recipe(settings_of_run(json.loads(json.dumps(asdict(run.settings)))))
     rows = [row for row in on_record() if comparison.recipe(row) == ours]
     errors = [error / 100 for error in comparison.by_seed(rows).values()]
     if len(errors) < 2:
@@ -148,33 +165,54 @@ def trained(folder: Path, sha256: str) -> str:
     return f"{machine.get('date', 'date unknown')}, {gpu}, torch {machine['torch']}, commit {machine['commit'][:7]}"
 
 
-def circumstances() -> str:
+def circumstances(precision: str = "float32") -> str:
     """When, where and by which versions errors are counted."""
     now = stamp()
     versions = ", ".join(f"{package} {version}" for package, version in now["versions"].items())
-    return f"{now['date']}, {now['machine']}, {versions}, float32"
+    return f"{now['date']}, {now['machine']}, {versions}, {precision}"
 
 
 def fitted(network: nn.Module, run: Run, validation: ImageSet, device: torch.device) -> Run:
     """The run with what is fitted on validation images."""
-    confidence, known = measure_confidence(network, validation, run.preprocessing, device, run.settings.keep)
+    answers = outputs(network, validation, run.preprocessing, device)
+    confidence, known = measure_confidence(network, answers, validation, run.preprocessing, device, run.settings.keep)
     directions = run.direction
     if directions and (truth := true_directions(validation, directions.elevation)):
-        directions = measure_directions(network, validation, run.preprocessing, device, truth)
+        directions = fitted_directions(answers, validation, truth)
     return replace(run, confidence=confidence, known=known, direction=directions)
 
 
-def results_of(
-    name: str, network: nn.Module, run: Run, tests: dict[str, ImageSet], device: torch.device
-) -> dict[str, Any]:
-    """What a card says of each test split, and of what was fitted on validation images."""
+Answers = Callable[[ImageSet], tuple[NDArray[np.int64], NDArray[np.floating] | None]]  # predicted classes, and poses
+
+
+def answers_of(network: nn.Module, run: Run, device: torch.device) -> Answers:
+    """Those of the trained network."""
+
+    def answers(images: ImageSet) -> tuple[NDArray[np.int64], NDArray[np.floating]]:
+        result = outputs(network, images, run.preprocessing, device)
+        return result.logit.argmax(1), result.pose
+
+    return answers
+
+
+def answers_of_bundle(folder: Path) -> Answers:
+    """Those of a calibrated bundle, by libqcn."""
+
+    def answers(images: ImageSet) -> tuple[NDArray[np.int64], NDArray[np.floating] | None]:
+        result = open_network(folder, backend="native").answers(images, lambda done: None)
+        return result.predicted, result.pose
+
+    return answers
+
+
+def results_of(name: str, answers: Answers, run: Run, tests: dict[str, ImageSet]) -> dict[str, Any]:
+    """The part of a card on test splits, and on values fitted on validation images."""
     errors, directions = {}, {}
     for split, images in tests.items():
-        answers = outputs(network, images, run.preprocessing, device)
-        predicted = answers.logit.argmax(1)
-        errors[split] = measure(split, images, predicted).overall
+        predicted, pose = answers(images)
+        errors[split] = ErrorRate.of(int((predicted != images.labels).sum()), len(images))
         print(f"{name}: {split} {100 * errors[split].error:.2f} %", flush=True)
-        if run.direction and (result := angles_of(images, predicted, answers.pose, run.direction)):
+        if run.direction and pose is not None and (result := angles_of(images, predicted, pose, run.direction)):
             directions[split] = result.overall
             print(f"{name}: {split} {result.overall}", flush=True)
     assert run.confidence
@@ -182,8 +220,11 @@ def results_of(
     return {"errors": errors, "directions": directions, "known": run.known, **of_validation}
 
 
-def ship(folder: Path, name: str, data_dir: Path, device: str) -> Card:
-    """models/runs/NAME of the run in `folder`: weights and run.json; and models/NAME: bundle and card."""
+def ship(folder: Path, name: str, data_dir: Path, device: str, calibrated: Path | None) -> Card:
+    """models/runs/NAME of the run in `folder`: weights and run.json; and models/NAME: bundle and card.
+
+    Or models/NAME alone, with what the bundle `calibrated` computes.
+    """
     torch.backends.cudnn.allow_tf32 = False  # so that every machine counts the same errors
     network, run = load_network(folder)
     # Where the teachers lay on the machine that trained is nobody's business; their names say which rows they are.
@@ -192,12 +233,19 @@ def ship(folder: Path, name: str, data_dir: Path, device: str) -> Card:
     best = run.best
     if best is None:
         raise UsageError(f"{folder} has no weights that were chosen on validation yet")
-    if (size := (folder / best.file).stat().st_size) > LARGEST:
-        raise UsageError(f"{folder / best.file} has {size:,} bytes; what ships has at most {LARGEST:,}")
+    if (size := (folder / best.file).stat().st_size) > LARGEST and not calibrated:
+        raise UsageError(
+            f"{folder / best.file} has {size:,} bytes; what ships has at most {LARGEST:,}: calibrate it, and give "
+            f"the bundle by --calibrated"
+        )
     dataset, chosen = registry.find(run.settings.dataset), pick_device(device)
     splits = registry.read(dataset, data_dir)
     network.to(chosen)
     run = fitted(network, run, splits.validation, chosen)
+    answers, lines = answers_of(network, run, chosen), recipe(run)
+    if calibrated:
+        lines += "\n" + write_calibrated_bundle(SHIPPED / name, folder, network.cpu(), run, calibrated, data_dir)
+        answers = answers_of_bundle(SHIPPED / name)
     epoch = next(row for row in run.history if row.epoch == best.epoch)
     card = Card(
         name=name,
@@ -208,19 +256,22 @@ def ship(folder: Path, name: str, data_dir: Path, device: str) -> Card:
         data=CardData(
             dataset.name, dataset.summary, dataset.terms, run.data.train, run.data.validation, run.data.sha256
         ),
-        recipe=recipe(run),
+        recipe=lines,
         seed=run.settings.seed,
         epoch=best.epoch,
         trained=trained(folder, best.sha256),
-        measured=circumstances(),
+        measured=circumstances("calibrated, by libqcn") if calibrated else circumstances(),
         validation_error=epoch.validation_error,
-        **results_of(name, network, run, splits.tests, chosen),
+        **results_of(name, answers, run, splits.tests),
         seeds=seeds(run),
         limits=(*LIMITS.get(dataset.name, ()), KNOWS),
-        weights=best.file,
+        weights="" if calibrated else best.file,
         bytes=size,
         sha256=best.sha256,
     )
+    if calibrated:
+        write_card(SHIPPED / name, card)
+        return card
     target = RUNS / name
     target.mkdir(exist_ok=True, parents=True)
     if folder.resolve() != target.resolve():
@@ -238,24 +289,47 @@ def write_bundle(folder: Path, data_dir: Path, keep_golden: bool = False) -> Non
     """models/NAME anew, of the run in models/runs/NAME; the card in it stays."""
     source = RUNS / folder.name
     network, run = load_network(source)
+    kept = read_golden((folder / GOLDEN).read_bytes()) if keep_golden else None
+    with tempfile.TemporaryDirectory(dir=SHIPPED) as aside:
+        place(float_bundle(Path(aside) / folder.name, source, network, run, data_dir, kept), folder, PACKED)
+
+
+def float_bundle(
+    out: Path, source: Path, network: nn.Module, run: Run, data_dir: Path, kept: Golden | None = None
+) -> Bundle:
+    """The bundle of a run, with golden answers to few images, or those that are `kept`."""
     program = lower(network, *run.preprocessing.output_size(*run.data.image[1:]))
     made_by = tools("torch", "numpy", "safetensors")
     manifest = manifest_of(run, source, "best", program, f"{run.data.name}-{run.model.name}", made_by)
-    if keep_golden:
-        golden = read_golden((folder / GOLDEN).read_bytes())
-    else:
-        golden = answers_alone(make_golden(network, run, data_dir, count=SHIPPED_REAL))
-    folder.mkdir(exist_ok=True)
+    golden = kept or answers_alone(make_golden(network, run, data_dir, count=SHIPPED_REAL))
+    return Bundle.create(out, manifest, program, lambda: golden, FROM_RUN.replace("RUN", out.name))
+
+
+def write_calibrated_bundle(
+    folder: Path, source: Path, network: nn.Module, run: Run, calibrated: Path, data_dir: Path
+) -> str:
+    """models/NAME with the plan of a calibrated bundle of the run; returns the command that calibrates."""
+    of = Bundle.open(calibrated)
+    if of.manifest.source.sha256 != (run.best and run.best.sha256):
+        raise UsageError(f"{calibrated} was not made of the best weights of {source}")
+    entry = of.find(WEIGHTS)
+    assert entry.rebuild
     with tempfile.TemporaryDirectory(dir=SHIPPED) as aside:
-        made = Bundle.create(
-            Path(aside) / folder.name, manifest, program, lambda: golden, FROM_RUN.replace("RUN", folder.name)
-        )
-        for name in (MANIFEST, MANIFEST_SHA256, *(artefact.file for artefact in made.manifest.files)):
-            (made.folder / name).replace(folder / name)
+        base = float_bundle(Path(aside) / "float32", source, network, run, data_dir)
+        made = write_plan(base, of.program(), Path(aside) / folder.name, entry.facts["calibration"], entry.rebuild)
+        place(made, folder, PACKED_CALIBRATED)
+    return entry.rebuild.replace(" --out {bundle}", "").replace(" MODEL ", " RUN ")
+
+
+def place(made: Bundle, folder: Path, most: int) -> None:
+    """Move the files of a bundle to models/NAME; refused if they are too large for a wheel."""
+    folder.mkdir(exist_ok=True)
+    for name in (MANIFEST, MANIFEST_SHA256, *(artefact.file for artefact in made.manifest.files)):
+        (made.folder / name).replace(folder / name)
     packed = sum(len(zlib.compress(path.read_bytes(), 9)) for path in folder.iterdir())
     print(f"{folder.name}: {packed:,} bytes, compressed", flush=True)
-    if packed > PACKED:
-        raise UsageError(f"{folder} has {packed:,} bytes, compressed; what ships has at most {PACKED:,}")
+    if packed > most:
+        raise UsageError(f"{folder} has {packed:,} bytes, compressed; what ships has at most {most:,}")
 
 
 def write_card(folder: Path, card: Card) -> None:
@@ -271,19 +345,28 @@ def refit(folder: Path, data_dir: Path, device: str) -> None:
     run = fitted(network, run, splits.validation, chosen)
     print(f"{folder.name}: {run.confidence}, {run.known}, {run.direction}", flush=True)
     run.write(RUNS / folder.name)
-    results = results_of(folder.name, network, run, splits.tests, chosen)
+    results = results_of(folder.name, answers_of(network, run, chosen), run, splits.tests)
     write_card(folder, replace(load_card(folder), **results, measured=circumstances()))
 
 
 def refresh(folder: Path) -> None:
     """The card again, from what was measured before."""
-    card, run, weights = load_card(folder), load_run(RUNS / folder.name), RUNS / folder.name / load_card(folder).weights
+    card = load_card(folder)
+    if not card.weights:  # without a run there is nothing to read again
+        write_card(folder, replace(card, limits=(*LIMITS.get(card.data.name, ()), KNOWS)))
+        return
+    run, weights = load_run(RUNS / folder.name), RUNS / folder.name / card.weights
     if file_sha256(weights) != card.sha256:
         raise UsageError(f"{weights} is not what its card describes: ship it again")
     dataset = registry.find(run.settings.dataset)
     about = replace(card.data, summary=dataset.summary, terms=dataset.terms)
     limits = (*LIMITS.get(dataset.name, ()), KNOWS)
     write_card(folder, replace(card, recipe=recipe(run), data=about, seeds=seeds(run), limits=limits))
+
+
+def with_runs() -> list[str]:
+    """The networks whose runs ship too."""
+    return [name for name, folder in networks().items() if load_card(folder).weights]
 
 
 def page() -> str:
@@ -326,7 +409,7 @@ working folder takes precedence. `evaluate` needs the data set (`qcn datasets fe
 
 - `predict`, `evaluate`, `explain`, `verify-parity`, `benchmark` and `qcn.load` take the bundle, `models/NAME`.
 - `export`, `calibrate`, `train --init`, `verify-parity --run` and `evaluate --device cuda` need torch and the training
-  run, `models/runs/NAME`, which a wheel does not have.
+  run, `models/runs/NAME`, which a wheel does not have. `scanned-128` ships calibrated, without its run.
 
 The [golden answers](bundle.md#goldensafetensors) are to four images and six edge cases, without inner layers:
 `verify-parity` checks every backend, but cannot say in which layer a fault is. The runs cannot be resumed.
@@ -350,6 +433,7 @@ def main() -> None:
     parser.add_argument("name", nargs="?")
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--calibrated", type=Path, metavar="BUNDLE", help="ship what this bundle of the run computes")
     parser.add_argument("--cards", action="store_true", help="write every card again from what was measured")
     parser.add_argument("--bundles", action="store_true", help="make every bundle again from its run")
     parser.add_argument("--keep-golden", action="store_true", help="with --bundles: all but their golden answers")
@@ -357,17 +441,18 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.refit is not None:
         torch.backends.cudnn.allow_tf32 = False
-        for name in arguments.refit or networks():
+        for name in arguments.refit or with_runs():
             refit(networks()[name], arguments.data_dir, arguments.device)
             write_bundle(networks()[name], arguments.data_dir)
             refresh(networks()[name])
     elif arguments.cards or arguments.bundles:
         for folder in networks().values():
-            if arguments.bundles:
+            if arguments.bundles and folder.name in with_runs():
                 write_bundle(folder, arguments.data_dir, arguments.keep_golden)
             refresh(folder)
     elif arguments.run and arguments.name:
-        print(text(ship(arguments.run, arguments.name, arguments.data_dir, arguments.device)))
+        card = ship(arguments.run, arguments.name, arguments.data_dir, arguments.device, arguments.calibrated)
+        print(text(card))
     else:
         parser.error("name a run and what to call it, or give --refit, --cards or --bundles")
     write_text(ROOT / "docs" / "models.md", page())

@@ -17,7 +17,7 @@ REGISTRATIONS: tuple[Registration, ...] = tuple(import_module(f"{__name__}.{name
 
 FORMATS: dict[str, FileFormat] = {one.name: one for of in REGISTRATIONS for one in of.formats}
 BACKENDS: dict[str, Backend] = {one.name: one for of in REGISTRATIONS for one in of.backends}
-EXPORTED = tuple(name for name, one in FORMATS.items() if one.exported)  # what `qcn export --format` takes
+EXPORTED = tuple(name for name, one in FORMATS.items() if not one.made_by)  # what `qcn export --format` takes
 LOADED = tuple(name for name, one in BACKENDS.items() if one.loads)  # what `qcn.load` takes
 CALIBRATED = tuple(name for name, one in BACKENDS.items() if one.lowers)  # what `qcn calibrate` chooses for
 

@@ -1,8 +1,7 @@
 """The files of a bundle in the backends that run them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qcn.errors import UsageError
@@ -17,19 +16,10 @@ if TYPE_CHECKING:
     from qcn.export.backends.isolated import IsolatedRunner
 
 
-def create(
-    name: str,
-    file: Path | ModelFile,
-    *,
-    precision: AnyPrecision = "fp32",
-    layers: Sequence[str] = (),
-    threads: int | None = None,
-) -> Runner:
-    """The runner of a backend for a model file, in this process. A path is that of your own file, in a bundle or not:
-    it is read now, and not checked against any hash."""
+def create(name: str, model: ModelFile, threads: int | None = None) -> Runner:
+    """The runner of a backend for a model file, in this process."""
     backend = find(name)
-    options = Options(backend.device, precision, backend.kernels, tuple(layers), threads=threads)
-    return _create(backend, file if isinstance(file, ModelFile) else ModelFile.at(file), options)
+    return _create(backend, model, Options(backend.device, kernels=backend.kernels, threads=threads))
 
 
 def _create(backend: Backend, model: ModelFile, options: Options) -> Runner:
@@ -135,5 +125,5 @@ def candidates(
 
 
 def key(backend: str, file: str, precision: str) -> str:
-    """What an artefact in a backend is called in tables and records: no two in a bundle share it."""
+    """The name of an artefact in a backend, in tables and records; unique in a bundle."""
     return f"{backend}: {file} ({precision})"

@@ -1,4 +1,4 @@
-"""What a backend says of itself, as data: its files, what runs them, and what must be installed for it.
+"""A backend described as data: its files, what runs them, and what must be installed for it.
 
 Each folder here registers one runtime, with a `Registration` in its `__init__`. All else asks the registry
 (`qcn.export.backends`) and names no backend. What a backend does is named by a text, FOLDER.MODULE:NAME, and is
@@ -15,11 +15,11 @@ from qcn.packages import package_version
 
 Device = Literal["cpu", "cuda"]
 DEPLOYED: tuple[AnyPrecision, ...] = ("fp32", "fp16", "bf16", "int8")
-IN_GRAPHS = ("batch", "opset", "routing")  # options of `qcn export` that shape every graph
+IN_GRAPHS = ("batch", "opset")  # options of `qcn export` that shape every graph
 
 
 def load(reference: str) -> Any:
-    """What FOLDER.MODULE:NAME stands for."""
+    """Import the object that FOLDER.MODULE:NAME refers to."""
     module, name = reference.split(":")
     return getattr(importlib.import_module(f"qcn.export.backends.{module}"), name)
 
@@ -28,9 +28,11 @@ def load(reference: str) -> Any:
 class FileFormat:
     """One kind of file in a bundle.
 
-    name             in the manifest; with `exported` also of `qcn export --format`
+    name             in the manifest, and of `qcn export --format`
     file             its name in a bundle; * is the precision: nothing for fp32, .fp16, .bf16, .int8
-    behaviour        what writes, reads and compares it (`qcn.export.backends.format.Format`)
+    behaviour        what writes and compares it (`qcn.export.backends.format.Format`)
+    products         what reads the weights that it multiplies by, and their types; empty where that cannot be read
+    made_by          the --format that makes it, where that is another one
     pattern          of the names that it may have, where there are many
     precisions       those that it can be made in
     follows_weights  whether it computes in what the weights do, whatever is asked for
@@ -49,8 +51,9 @@ class FileFormat:
     name: str
     file: str
     behaviour: str
+    products: str = ""
+    made_by: str = ""
     pattern: str = ""
-    exported: bool = True
     precisions: tuple[AnyPrecision, ...] = DEPLOYED
     follows_weights: bool = False
     carries_code: bool = False
@@ -79,7 +82,7 @@ class FileFormat:
 
 @dataclass(frozen=True)
 class Backend:
-    """What `--backends` knows by `name`: the formats it runs, and its runner.
+    """A backend of `--backends`: the formats it runs, and its runner.
 
     precisions     those that it makes of one artefact; empty: the artefact's own
     shows_layers   whether its runner can give out capsule layers that the file does not (`Options.layers`)

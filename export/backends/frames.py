@@ -1,4 +1,4 @@
-"""What goes through the pipes between `isolated` and `worker`: texts and arrays as plain bytes, never pickle.
+"""Messages between `isolated` and `worker`, and between `web.runner` and Node: texts and arrays, never pickle.
 
 A frame is two lengths (8 bytes each, little-endian), a JSON object of that many bytes, and the bytes of its arrays, one
 after the other. The object has the texts, and under "arrays" a list of name, dtype and shape. Whoever reads a frame
@@ -8,7 +8,7 @@ believes nothing in it: lengths, names, types and shapes are limited and must ag
 import json
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -41,11 +41,17 @@ def encode(texts: Mapping[str, Any], arrays: Arrays) -> list[memoryview]:
 
 
 def lengths(start: bytes | bytearray) -> tuple[int, int]:
-    """Of the object and of the arrays of a frame that starts so."""
+    """Read the lengths of the object and of the arrays at the start of a frame."""
     head, body = LENGTHS.unpack(start)
     if head > MOST_TEXT or body > MOST_BYTES:
         raise NotAFrame(f"an answer of {head:,} and {body:,} bytes is too long: {MOST_BYTES:,} are read")
     return head, body
+
+
+def receive(read: Callable[[int], bytes | bytearray]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """The texts and the arrays of the next frame; `read` gives so many bytes."""
+    head, body = lengths(read(LENGTHS.size))
+    return decode(read(head), bytearray(read(body)))
 
 
 def decode(head: bytes | bytearray, body: bytearray) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

@@ -8,27 +8,26 @@ words. It is no sandbox: code in it has the rights of the user who started it.
 """
 
 import contextlib
-import fcntl
 import os
-import select
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qcn.errors import MissingError, UsageError
-from qcn.export.backends.frames import LENGTHS, Arrays, NotAFrame, decode, encode, lengths
+from qcn.export.backends.frames import Arrays, NotAFrame, encode, receive
 from qcn.export.backends.runner import TIME_LIMIT, Runner
 from qcn.terminal.text import one_line
 
 TO_OPEN = 5  # time limits to load the backend, and as many to load the file
-PIPE = 1 << 20  # bytes that a pipe should hold, where the system lets us say so: fewer wake-ups for a large batch
 CHUNK = 1 << 20
 LAST_WORDS = 4096  # bytes of standard error that are kept
 
@@ -37,7 +36,7 @@ START = """
 import sys
 sys.path[:] = [folder for folder in sys.path if folder]
 from qcn.export.backends.worker import serve
-serve(*map(int, sys.argv[1:]))
+serve(int(sys.argv[1]))
 """
 # What Python, the backends and their libraries read. Anything else, such as a token, stays here.
 NEEDED = (
@@ -64,41 +63,33 @@ class IsolatedRunner(Runner):
         self.name, self.graph, self.transfers = inner.name, inner.graph, inner.transfers
         self.backend, self.carries_code, self.time_limit = backend, carries_code, time_limit
         self._child: subprocess.Popen[bytes] | None = None
-        self._to = self._from = -1
-        self._read = bytearray()  # of an answer, as far as it has come
+        self._channel: socket.socket | None = None
         self._last_words = b""
-        self._has_words = True  # until it closes its standard error
+        self._hearing: threading.Thread | None = None
         self._shapes: dict[str, tuple[int, ...]] = {}  # of the outputs of its first answer, without the batch
         self._enqueued = 0
 
     @property
     def process(self) -> int:
         """The child's process id."""
-        return self._running().pid
+        return self.opened(self._child).pid
 
     def start(self) -> None:
         """Start the child, which then has Python, numpy and this package loaded, and no backend yet."""
-        theirs_in, self._to = os.pipe()
-        self._from, theirs_out = os.pipe()
-        try:
+        self._channel, theirs = socket.socketpair()
+        with theirs:
             self._child = subprocess.Popen(
-                [sys.executable, "-c", START, str(theirs_in), str(theirs_out)],
+                [sys.executable, "-c", START, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                pass_fds=(theirs_in, theirs_out),
+                pass_fds=[theirs.fileno()],
                 env=_environment(os.environ) | (LARGE_PAGES if self.options.thrifty else {}),
                 cwd=os.sep,
                 start_new_session=True,  # so that its process group can be ended with it
             )
-        finally:
-            os.close(theirs_in)
-            os.close(theirs_out)
-        for pipe in (self._to, self._from, self._errors()):
-            os.set_blocking(pipe, False)
-        for pipe in (self._to, self._from):
-            with contextlib.suppress(AttributeError, OSError):  # not Linux, or no more than the usual is allowed
-                fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE)
+        self._hearing = threading.Thread(target=self._hear, args=(self._child.stderr,), daemon=True)
+        self._hearing.start()
         model = self.model
         about = {"path": str(model.path), "facts": model.facts, "rebuild": model.rebuild}
         files = {name: np.frombuffer(content, np.uint8) for name, content in model.files.items()}
@@ -139,31 +130,17 @@ class IsolatedRunner(Runner):
         self._ask("enqueue", times=times)
 
     def close(self) -> None:
-        for pipe in (self._to, self._from):
-            if pipe >= 0:
-                os.close(pipe)
-        self._to = self._from = -1
+        if self._channel:
+            self._channel.close()
         if self._child is None:
             return
         child, self._child = self._child, None
         with contextlib.suppress(ProcessLookupError, PermissionError):  # it is gone, or all that is left is a zombie
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
-        if child.stderr:
-            child.stderr.close()
 
     def _take_name(self, reply: Mapping[str, Any]) -> None:
         self.name = one_line(reply["name"], 200) if isinstance(reply.get("name"), str) else self.name
-
-    def _running(self) -> "subprocess.Popen[bytes]":
-        if self._child is None:
-            raise UsageError(f"the runner of {self.path} is not open")
-        return self._child
-
-    def _errors(self) -> int:
-        stream = self._running().stderr
-        assert stream is not None  # we asked for a pipe
-        return stream.fileno()
 
     def _ask(
         self, do: str, arrays: Arrays | None = None, *, limits: int = 1, **more: Any
@@ -172,7 +149,7 @@ class IsolatedRunner(Runner):
 
         A child that did not answer is of no more use: the next call says that the runner is not open.
         """
-        self._running()
+        self.opened(self._child)
         limit = limits * self.time_limit
         try:
             texts, outputs = self._exchange(encode({"do": do, "graph": self.graph, **more}, arrays or {}), limit)
@@ -186,44 +163,33 @@ class IsolatedRunner(Runner):
         return texts, outputs
 
     def _exchange(self, parts: list[memoryview], limit: float) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Write the parts of a request and read its answer, whichever is possible, until the time is up."""
-        until = time.monotonic() + limit
-        head = body = None
-        while True:
-            if head is None and len(self._read) >= LENGTHS.size:
-                head, body = lengths(self._read[: LENGTHS.size])
-            if head is not None and body is not None and len(self._read) >= LENGTHS.size + head + body:
-                start, end = LENGTHS.size + head, LENGTHS.size + head + body
-                answer = decode(self._read[LENGTHS.size : start], self._read[start:end])
-                del self._read[:end]
-                return answer
-            self._wait_and_move(parts, until, limit)
+        """Send the parts of a request, and receive its answer, until the time is up."""
+        channel, until = self._channel, time.monotonic() + limit
+        assert channel is not None  # it is there as long as the child is
 
-    def _wait_and_move(self, parts: list[memoryview], until: float, limit: float) -> None:
-        """Wait until a pipe is ready, and move what can be moved."""
-        errors = self._errors()
-        pipes = select.poll()
-        pipes.register(self._from, select.POLLIN)
-        if parts:
-            pipes.register(self._to, select.POLLOUT)
-        if self._has_words:
-            pipes.register(errors, select.POLLIN)
-        left = until - time.monotonic()
-        ready = dict(pipes.poll(max(0.0, 1e3 * left)))
-        if left <= 0 or not ready:
-            raise _NoAnswer(f"no answer within {limit:g} seconds (raise it with --set time_limit=SECONDS)")
-        if errors in ready:
-            self._hear(errors)
-        if parts and ready.get(self._to, 0):
-            try:
-                count = os.write(self._to, parts[0][:CHUNK])
-            except BrokenPipeError:
-                raise _NoAnswer(self._how_it_ended()) from None
-            parts[:1] = [parts[0][count:]] if count < len(parts[0]) else []
-        if self._from in ready:
-            if not (read := os.read(self._from, CHUNK)):
-                raise _NoAnswer(self._how_it_ended())
-            self._read += read
+        def in_time() -> socket.socket:
+            if (left := until - time.monotonic()) <= 0:
+                raise TimeoutError
+            channel.settimeout(left)
+            return channel
+
+        def read(count: int) -> bytearray:
+            received = bytearray()
+            while len(received) < count:
+                if not (more := in_time().recv(min(CHUNK, count - len(received)))):
+                    raise ConnectionResetError
+                received += more
+            return received
+
+        try:
+            for part in parts:
+                in_time().sendall(part)
+            return receive(read)
+        except TimeoutError:
+            words = f"no answer within {limit:g} seconds (raise it with --set time_limit=SECONDS)"
+            raise _NoAnswer(words) from None
+        except ConnectionError:
+            raise _NoAnswer(self._how_it_ended()) from None
 
     def _how_it_ended(self) -> str:
         """How the child ended, with the end of its standard error."""
@@ -231,21 +197,21 @@ class IsolatedRunner(Runner):
         # Looked at and not waited for: `close` ends its group, which has its number as long as nobody waited.
         while (ended := os.waitid(os.P_PID, self.process, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is None:
             if time.monotonic() > until:
-                return "it closed its pipes, and gave no answer"
+                return "it closed its channel, and gave no answer"
             time.sleep(0.01)
-        self._hear(self._errors())  # once: what it started may go on talking
+        if self._hearing:
+            self._hearing.join(0.5)  # not for longer: what it started may go on talking
         by_itself = ended.si_code == os.CLD_EXITED
         number = ended.si_status
         how = f"it ended by itself, with {number}" if by_itself else f"it was ended by {SIGNALS.get(number, number)}"
         last = one_line(self._last_words.decode(errors="replace").strip().rpartition("\n")[2], 500)
         return f"{how}, and gave no answer" + (f"; its last words: {last}" if last else "")
 
-    def _hear(self, errors: int) -> None:
-        """Keep the end of its standard error."""
-        with contextlib.suppress(BlockingIOError):
-            words = os.read(errors, CHUNK)
-            self._has_words = bool(words)
-            self._last_words = (self._last_words + words)[-LAST_WORDS:]
+    def _hear(self, errors: IO[bytes]) -> None:
+        """Keep the end of its standard error, in a thread of its own."""
+        with errors:
+            while words := os.read(errors.fileno(), CHUNK):
+                self._last_words = (self._last_words + words)[-LAST_WORDS:]
 
 
 class _NoAnswer(Exception):
@@ -253,7 +219,7 @@ class _NoAnswer(Exception):
 
 
 def _environment(here: Mapping[str, str]) -> dict[str, str]:
-    """Of these variables those that the child needs; folders to import from as they are found from here."""
+    """Keep the variables that the child needs; relative folders to import from become absolute."""
     variables = {name: value for name, value in here.items() if name in NEEDED or name.startswith(NEEDED_PREFIXES)}
     if "PYTHONPATH" in variables:
         folders = filter(None, variables["PYTHONPATH"].split(os.pathsep))

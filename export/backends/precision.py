@@ -12,9 +12,22 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from qcn.errors import UsageError
-from qcn.export.backends.products import ELEMENT_TYPES, FLOATS, Products
 from qcn.export.program.program import Product, Program, Shape
 from qcn.names import PRECISIONS, AnyPrecision
+
+ELEMENT_TYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}
+HALVES = {"float16", "bfloat16"}
+FLOATS = HALVES | {"float32"}
+MOST_BYTES = 1 << 28  # of what is read into memory: a graph or the description of one; ours have a few megabytes
+
+
+@dataclass(frozen=True)
+class Products:
+    """The types ("float16") and shapes of the weights of a file's convolutions and linear layers, and every type of
+    floating-point or quantised number that occurs anywhere in it."""
+
+    weights: tuple[tuple[str, tuple[int, ...]], ...]
+    types: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -43,6 +56,14 @@ def seen(read: Callable[[bytes], Products], content: bytes, program: Program, ro
         return Seen(None, str(error), readable=False)
     wide = routing * len(program.routes)
     return as_planned(products, program, wide) if program.calibrated else judge(products, program, wide)
+
+
+def seen_in(program: Program) -> Seen:
+    """The precision of a program's own weights."""
+    result = {program.precision} if program.calibrated else {operation.precision for operation in program.operations}
+    if len(result) == 1:
+        return Seen(result.pop())
+    return Seen(None, f"its operations are in {' and '.join(sorted(result))}")
 
 
 def judge(products: Products, program: Program, routing: int) -> Seen:

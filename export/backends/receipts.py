@@ -49,6 +49,6 @@ def require_met(receipts: Sequence[Receipt]) -> None:
 
 
 def receipt_of(op: Operation, types: Iterable[str], kernels: Iterable[str], names: Mapping[str, str]) -> Receipt:
-    """From the types that its kernels were given; `names` has our names of the backend's types."""
+    """Make a receipt from the input types of an operation's kernels; `names` maps the backend's types to ours."""
     ran = " and ".join(sorted({names.get(one, one) for one in types}))
     return Receipt(op.name, op.precision, ran or "nothing seen", ", ".join(sorted(set(kernels))) or "no kernel")

@@ -1,22 +1,24 @@
-"""What a runner is: a model file in a backend. Each backend has its own, all with the same contract.
+"""A runner is a model file in a backend. Each backend has its own, all with the same contract.
 
-    with create("onnxruntime", bundle / "model.onnx") as runner:      # qcn.export.backends.candidates
+    with create("onnxruntime", ModelFile.of_bundle(bundle, artefact)) as runner:      # qcn.export.backends.candidates
         outputs = runner.infer(images)          # images [B, C, H, W] float32 -> {"logit": [B, classes], ...}
 
 Making a runner costs nothing and imports nothing; `open` loads the backend and the model, or says what is missing.
 """
 
+import importlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qcn.errors import UsageError
+from qcn.errors import MissingError, UsageError
 from qcn.export.backends.definition import Device
 from qcn.export.backends.model_file import ModelFile
 from qcn.names import AnyPrecision, ProgramKernels
@@ -24,6 +26,7 @@ from qcn.names import AnyPrecision, ProgramKernels
 TIME_LIMIT = 60.0  # seconds for one answer of a file that runs in a process of its own
 
 Opened = TypeVar("Opened", bound="Runner")
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,12 @@ class Runner(ABC):
         self.transfers = options.device != "cpu"
         self.name = type(self).__name__
 
+    def opened(self, part: Part | None) -> Part:
+        """A part that `open` made."""
+        if part is None:
+            raise UsageError(f"the runner of {self.path} is not open")
+        return part
+
     def load_backend(self) -> None:
         """Load the backend's libraries alone, or say what is missing; `open` does so too."""
         return
@@ -78,7 +87,7 @@ class Runner(ABC):
         """Free what `open` took. Closing twice is allowed."""
 
     def inspected(self) -> str:
-        """What the engine inspector says of its layers, in JSON; empty where there is none."""
+        """The JSON of the engine inspector; empty if there is none."""
         return ""
 
     def upload(self, images: NDArray[np.float32]) -> None:
@@ -105,9 +114,26 @@ class Runner(ABC):
         self.close()
 
 
+def imported(module: str, title: str, install: str) -> Any:
+    """A module of a backend, or MissingError with the command that installs it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingError(f"{title} is not installed, or only in part ({error}): {install}") from error
+
+
+def check_shape(path: Path, images: NDArray[Any], takes: Sequence[object]) -> None:
+    """Refuse images that a file does not take: `takes` are the sides of its input, those that are open as texts."""
+    fits = len(takes) == images.ndim and all(
+        side == size or isinstance(side, str) for side, size in zip(takes, images.shape, strict=True)
+    )
+    if not fits:
+        raise UsageError(f"images are {list(images.shape)}, {path} takes {list(takes)}")
+
+
 @contextmanager
 def muted() -> Iterator[None]:
-    """With nothing on standard error, where some runtimes announce themselves."""
+    """Silence standard error, where some runtimes announce themselves."""
     stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 2)

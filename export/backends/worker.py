@@ -1,7 +1,7 @@
 """The process that a file runs in: it is given its bytes, gets images, and returns arrays. It gives no verdict.
 
-`isolated` starts it, with a pipe to read requests from and one to write answers to; standard output is nobody's. A
-request names what to do, and an answer has the outputs, or the error in words. It ends when its parent does.
+`isolated` starts it, with a socket for requests and answers; standard output is nobody's. A request names what to do,
+and an answer has the outputs, or the error in words. It ends when its parent does.
 """
 
 import contextlib
@@ -9,6 +9,7 @@ import os
 import resource
 import select
 import signal
+import socket
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,23 +17,21 @@ from typing import Any
 from qcn.errors import MissingError, QcnError
 from qcn.export.backends import find
 from qcn.export.backends.definition import load
-from qcn.export.backends.frames import LENGTHS, Arrays, decode, encode, lengths
+from qcn.export.backends.frames import Arrays, encode, receive
 from qcn.export.backends.model_file import ModelFile
 from qcn.export.backends.runner import Options, Runner
 
 
-def serve(requests: int, answers: int) -> None:
-    """Answer requests from one pipe into the other until the first is closed."""
-    threading.Thread(target=_end_with_parent, args=(requests,), daemon=True).start()
+def serve(number: int) -> None:
+    """Answer requests on the socket of this number until its other end is closed."""
+    channel = socket.socket(fileno=number)
+    threading.Thread(target=_end_with_parent, args=(number,), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash leaves no file behind
     runner: Runner | None = None
-    with os.fdopen(requests, "rb") as source, os.fdopen(answers, "wb") as out:
-        while start := source.read(LENGTHS.size):
-            head, body = lengths(start)
-            text, images = source.read(head), bytearray(body)
-            source.readinto(images)
-            request, arrays = decode(text, images)
+    with channel.makefile("rb") as source:
+        while source.peek():
+            request, arrays = receive(source.read)
             try:
                 runner = runner or _runner(request, arrays)
                 texts, outputs = _answer(runner, request, arrays)
@@ -42,8 +41,7 @@ def serve(requests: int, answers: int) -> None:
             except Exception as error:  # a file that carries code can raise anything
                 parts = encode({"error": f"{type(error).__name__}: {error}", "missing": False}, {})
             for part in parts:
-                out.write(part)
-            out.flush()
+                channel.sendall(part)
 
 
 def _runner(request: dict[str, Any], arrays: Arrays) -> Runner:
@@ -54,7 +52,7 @@ def _runner(request: dict[str, Any], arrays: Arrays) -> Runner:
 
 
 def _answer(runner: Runner, request: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
-    """What one request gives: texts and arrays."""
+    """Answer one request with texts and arrays."""
     if "graph" in request:
         runner.graph = request["graph"]
     outputs: Arrays = {}
@@ -76,10 +74,10 @@ def _answer(runner: Runner, request: dict[str, Any], arrays: Arrays) -> tuple[di
     return {"name": runner.name}, outputs
 
 
-def _end_with_parent(requests: int) -> None:
-    """End this process, and what it started, when the other end of the pipe is gone: also in the middle of a run."""
+def _end_with_parent(channel: int) -> None:
+    """End this process, and what it started, when the other end is gone: also in the middle of a run."""
     gone = select.poll()
-    gone.register(requests, 0)  # nothing but that it was hung up
+    gone.register(channel, 0)  # nothing but that it was hung up
     gone.poll()
     with contextlib.suppress(OSError):
         os.killpg(0, signal.SIGKILL)

@@ -5,7 +5,6 @@ The texts, and the version as `schema`, are one JSON object under "qcn" in the f
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
@@ -27,7 +26,10 @@ def write_arrays(path: Path, arrays: dict[str, Array], schema: str, **texts: str
 
 def read_arrays(content: bytes, schema: str) -> tuple[dict[str, Array], dict[str, str]]:
     """The arrays, in the order of their names, and the texts of a file; a broken one or another schema is refused."""
-    header = _header(content)
+    size = int.from_bytes(content[:8], "little")
+    if size > records.LARGEST:  # which the library would read, and libqcn does not; as a name with two entries
+        raise UsageError(f"its header has {size:,} bytes, but at most {records.LARGEST:,} are allowed")
+    header = records.parse(content[8 : 8 + size], "its header")
     try:
         arrays = load(content)
     except (SafetensorError, KeyError, TypeError, AttributeError, ValueError) as error:  # Key-: no such numpy type
@@ -38,11 +40,3 @@ def read_arrays(content: bytes, schema: str) -> tuple[dict[str, Array], dict[str
     if texts.get("schema") != schema:
         raise UsageError(f"it has schema {texts.get('schema')!r}; this version of qcn reads {schema!r}")
     return dict(sorted(arrays.items())), texts
-
-
-def _header(content: bytes) -> Any:
-    """Refuses what the library reads leniently and libqcn does not: a long header, or with two entries of a name."""
-    size = int.from_bytes(content[:8], "little")
-    if size > records.LARGEST:
-        raise UsageError(f"its header has {size:,} bytes, but at most {records.LARGEST:,} are allowed")
-    return records.parse(content[8 : 8 + size], "its header")

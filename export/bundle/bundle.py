@@ -1,7 +1,7 @@
 """A bundle: the folder that `qcn export` writes and everything on the device reads. No torch here, nothing unpickled.
 
     manifest.json         what the network is, where it came from, the sha256 of every file (manifest.py)
-    manifest.sha256       the sha256 of manifest.json itself (digest.py)
+    manifest.sha256       the sha256 of manifest.json itself (manifest.py)
     weights.safetensors   the program (export/program)    golden.safetensors   images and the reference's answers
     model.onnx            model.fused.onnx, model.fp16.onnx  model.ts, model.pt2  for torch
     model.xml, model.bin  OpenVINO's graph and its weights
@@ -291,7 +291,7 @@ def _planned(
 def _tolerances(
     folder: Path, aside: Path, files: Mapping[str, Artefact], new: set[str]
 ) -> dict[str, dict[str, float] | None]:
-    """By file, what is allowed of it. The golden answers decide: new ones for all files, else for the new files."""
+    """The tolerances by file, computed from the golden answers: for all files if these are new, else for new files."""
     if not new:
         return {file: artefact.tolerance for file, artefact in files.items()}
     place = aside if GOLDEN in new else folder
@@ -386,7 +386,7 @@ def _check_same_network(folder: Path, there: Manifest, new: Manifest) -> None:
 
 
 def _network(manifest: Manifest) -> dict[str, Any]:
-    """What a network's manifests have in common, whatever files they name."""
+    """The fields that all manifests of one network share, whichever files they name."""
     names = ("source", "classes", "image", "preprocessing", "input", "outputs")
     return {name: getattr(manifest, name) for name in names}
 

@@ -1,4 +1,4 @@
-"""What a look at a bundle finds: each file against its entry in the manifest, and what is no part of the bundle."""
+"""The state of a bundle: each file checked against its entry in the manifest, and files that do not belong to it."""
 
 import hashlib
 import os
@@ -83,7 +83,7 @@ def foreign(folder: Path, manifest: Manifest) -> Iterator[Finding]:
 
 
 def _lying(folder: Path) -> list[str]:
-    """What lies in the bundle: everything in its folder, and in the folder of its engines."""
+    """List the names in the bundle's folder and in its engines folder."""
     names = paths.names_in(folder, ".")
     if "engines" in names and not (folder / "engines").is_symlink() and (folder / "engines").is_dir():
         names = names - {"engines"} | {f"engines/{name}" for name in paths.names_in(folder, "engines")}

@@ -49,72 +49,70 @@ Floors = dict[str, dict[str, float]]  # by precision and array
 SCHEMA = "3"
 QUANTITIES = ("mean", "variance", "logit")
 SINGLE, TRAINED = ".float32", "trained"
-
-
-@dataclass(frozen=True)
-class ReferenceAnswers:
-    """What the network answers: logits [N, K] and poses [N, K, 3]."""
-
-    logit: Array
-    pose: Array
-
-
-@dataclass(frozen=True)
-class CapsuleOutputs:
-    """What a capsule layer before the last gives: activations [N, J, H', W'] and poses [N, J, 3, H', W']."""
-
-    activation: Array
-    pose: Array
-
-
-@dataclass(frozen=True)
-class Step:
-    """A capsule layer after an iteration of routing: mean and variance [n, J, 3, p], logit [n, J, p], p places."""
-
-    mean: Array
-    variance: Array
-    logit: Array
+ITERATION = re.compile(r"\.(iteration[0-9]+)\.")
+ANSWER = re.compile(rf"logit|pose|(?!{TRAINED}\.).+\.(activation|pose|iteration[0-9]+\.(mean|variance|logit))")
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a network makes of images, in one precision.
+    """The outputs of a network for some images, in one precision: `arrays` by name.
 
-    `layers` are the capsule layers before the last, by name, first to last; `steps` are the iterations of routing of
-    all of them, by names such as capsules1/iteration2, first to last, of the first rows. A CNN has neither, and its
-    poses are [N, K, 0].
+    logit [N, K], pose [N, K, 3]                        its answers; a CNN has no poses
+    LAYER.activation [n, J, H', W'], LAYER.pose         of the capsule layers before the last, [n, J, 3, H', W']
+    LAYER/iterationT/mean, variance [n, J, 3, p]        after an iteration of routing, at p places, of all capsule
+    LAYER/iterationT/logit [n, J, p]                    layers, but of the first n rows alone
     """
 
-    answers: ReferenceAnswers
-    layers: dict[str, CapsuleOutputs]
-    steps: dict[str, Step]
+    arrays: dict[str, Array]
 
-    @staticmethod
-    def of(named: Mapping[str, Array]) -> "Evaluation":
-        """The inverse of `named`."""
-        layers = dict.fromkeys(name.rpartition(".")[0] for name in named if "." in name and "/" not in name)
-        steps = dict.fromkeys(name.rpartition("/")[0] for name in named if "/" in name)
-        logit = named["logit"]
-        without = np.empty((*logit.shape, 0), logit.dtype)  # the poses of a CNN
-        return Evaluation(
-            ReferenceAnswers(logit, named.get("pose", without)),
-            {layer: CapsuleOutputs(named[f"{layer}.activation"], named[f"{layer}.pose"]) for layer in layers},
-            {step: Step(*(named[f"{step}/{of}"] for of in QUANTITIES)) for step in steps},
-        )
+    @property
+    def logit(self) -> Array:
+        return self.arrays["logit"]
 
-    def named(self) -> dict[str, Array]:
-        """All arrays by name: logit, LAYER.pose, LAYER/iterationT/mean."""
-        result = {"logit": self.answers.logit, "pose": self.answers.pose}
-        for layer, capsules in self.layers.items():
-            result |= {f"{layer}.{of}": getattr(capsules, of) for of in ("activation", "pose")}
-        for name, step in self.steps.items():
-            result |= {f"{name}/{of}": getattr(step, of) for of in QUANTITIES}
-        return {name: array for name, array in result.items() if array.size}  # a network without poses has empty ones
+    @property
+    def pose(self) -> Array:
+        """[N, K, 0] of a CNN."""
+        return self.arrays.get("pose", np.empty((*self.logit.shape, 0), self.logit.dtype))
+
+    @property
+    def answers(self) -> "Evaluation":
+        """The network's own outputs, without those of layers and iterations."""
+        return Evaluation({name: array for name, array in self.arrays.items() if name in ("logit", "pose")})
+
+    @property
+    def layers(self) -> list[str]:
+        """The capsule layers before the last, first to last."""
+        return list(dict.fromkeys(name.rpartition(".")[0] for name in self.arrays if "." in name and "/" not in name))
+
+    @property
+    def steps(self) -> list[str]:
+        """The iterations of routing, such as capsules1/iteration2, first to last."""
+        return list(dict.fromkeys(name.rpartition("/")[0] for name in self.arrays if "/" in name))
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: array.shape for name, array in self.arrays.items()}
+
+    def check(self, dtype: str, rows: int, fewer: bool) -> None:
+        """Refuse arrays that are not of their kind; with `fewer`, layers may be of the first of all `rows` alone."""
+        groups: list[tuple[str, tuple[str, ...], int]] = [("logit", ("pose",) if "pose" in self.arrays else (), 2)]
+        groups += [(f"{layer}.activation", (f"{layer}.pose",), 4) for layer in self.layers]
+        groups += [(f"{step}/logit", (f"{step}/mean", f"{step}/variance"), 3) for step in self.steps]
+        for name, vectors, axes in groups:
+            shape, some = self.arrays[name].shape, axes == 3 or (fewer and axes == 4)
+            if len(shape) != axes or not (len(self.arrays[name]) == rows or (some and 0 < shape[0] < rows)):
+                raise UsageError(f"'{name}' must be of {axes} axes and {rows} rows, not {list(shape)}")
+            expected = {name: shape} | dict.fromkeys(vectors, (*shape[:2], 3, *shape[2:]))
+            for each, due in expected.items():
+                array = self.arrays[each]
+                if array.dtype != dtype or array.shape != due or not np.isfinite(array).all():
+                    result = f"{array.dtype} {list(array.shape)}"
+                    raise UsageError(f"'{each}' must be finite {dtype} {list(due)}, not {result}")
 
 
 @dataclass(frozen=True)
 class Golden:
-    """The file's contents: images, and what the network makes of them, `exact` in float64 and `single` in float32.
+    """The file's contents: images, and the network's outputs: `reference` in float64, the truth, and `float32`.
 
     `plan` says that the answers are those of a calibrated network's plan, and `trained` what the trained network gave.
     `floors` are the noise floors of half precisions, by precision and array.
@@ -126,19 +124,21 @@ class Golden:
     image: Array
     label: Array
     input: Array
-    exact: Evaluation
-    single: Evaluation
+    reference: Evaluation
+    float32: Evaluation
     inputs_only: tuple[str, ...] = ()
     plan: bool = False
-    trained: ReferenceAnswers | None = None
+    trained: Evaluation | None = None
     floors: Floors = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse names and arrays that are not of their kind: they may come from a file."""
-        self._check_rows()
-        self._check_array("image", self.image, "uint8", 4)
-        self._check_array("label", self.label, "int64", 1)
-        self._check_array("input", self.input, "float32", 4)
+        self._check_names()
+        for name, dtype, axes in (("image", "uint8", 4), ("label", "int64", 1), ("input", "float32", 4)):
+            array: Array = getattr(self, name)
+            if array.dtype != dtype or array.ndim != axes or len(array) != len(self.rows):
+                result = f"{array.dtype} {list(array.shape)}"
+                raise UsageError(f"'{name}' must be {dtype} of {axes} axes and {len(self.rows)} rows, not {result}")
         for row, label in zip(self.rows, self.label, strict=True):
             if not -1 <= label < len(self.classes):
                 classes = len(self.classes)
@@ -147,39 +147,19 @@ class Golden:
             raise UsageError("the inputs must be finite")
         whole = {"float64": self.reference, "float32": self.float32}
         whole |= {"trained": self.trained} if self.trained else {}
-        for name, answers in whole.items():
-            dtype = "float32" if name == "float32" else "float64"
-            self._check_parents(name, "logit", answers.logit, answers.pose, dtype, 2)
-        if len({(answers.logit.shape, answers.pose.shape) for answers in whole.values()}) > 1:
-            raise UsageError(f"{' and '.join(whole)} have different numbers of classes, or poses in one alone")
-        for name, capsules in self.exact.layers.items():
-            rounded = self.single.layers[name]
-            self._check_parents(name, "activation", capsules.activation, capsules.pose, "float64", 4)
-            self._check_parents(f"{name} float32", "activation", rounded.activation, rounded.pose, "float32", 4)
-            if rounded.activation.shape != capsules.activation.shape:
-                raise UsageError(f"'{name}' has other shapes in float32 than in float64")
-        for name, step in self.exact.steps.items():
-            self._check_step(name, step, "float64", step.logit.shape)
-            self._check_step(name, self.single.steps[name], "float32", step.logit.shape)
-
-    @property
-    def reference(self) -> ReferenceAnswers:
-        """The truth: what the network answers in float64."""
-        return self.exact.answers
-
-    @property
-    def float32(self) -> ReferenceAnswers:
-        """The same in float32: how far rounding is off."""
-        return self.single.answers
+        for kind, evaluation in whole.items():
+            try:
+                evaluation.check("float32" if kind == "float32" else "float64", len(self.rows), self.plan)
+            except UsageError as error:
+                raise UsageError(f"{kind}: {error}") from error
+            expected = self.reference.answers if kind == "trained" else self.reference
+            if evaluation.shapes != expected.shapes:
+                raise UsageError(f"{kind} has other arrays, or arrays of other shapes, than float64")
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """What the network answers with: its logits, and its poses if it has any."""
-        return ("logit", "pose") if self.reference.pose.size else ("logit",)
-
-    def arrays(self, name: str) -> tuple[Array, Array]:
-        """One of the answers in float64 and in float32: logit, LAYER.pose or LAYER/iterationT/mean."""
-        return self.exact.named()[name], self.single.named()[name]
+        """The names of the network's outputs: logits, and poses if it has any."""
+        return ("logit", "pose") if "pose" in self.reference.arrays else ("logit",)
 
     def judged_by(self, precision: str) -> str:
         """Which tolerance counts for a file in this precision (`qcn.export.bundle.tolerance`)."""
@@ -190,49 +170,16 @@ class Golden:
         """The places of the rows whose input is made from an image."""
         return [place for place, row in enumerate(self.rows) if row not in self.inputs_only]
 
-    def _check_rows(self) -> None:
+    def _check_names(self) -> None:
         if twice := [row for row, count in Counter(self.rows).items() if count > 1]:
             raise UsageError(f"two of its rows are named '{readable(twice[0])}'")
-        for kind, names in (("row", self.rows), ("layer", self.exact.layers), ("iteration", self.exact.steps)):
+        for kind, names in (("row", self.rows), ("array", self.reference.arrays)):
             if odd := [name for name in names if name != readable(name)]:
                 raise UsageError(f"the {kind} '{readable(odd[0])}' has control characters in its name")
         if strange := set(self.inputs_only) - set(self.rows):
             raise UsageError(f"'{readable(min(strange))}' is not one of its rows")
         if not set(self.rows) - set(self.inputs_only):
             raise UsageError("it has no images")
-
-    def _check_array(self, name: str, array: Array, dtype: str, axes: int, fewer: bool = False) -> None:
-        few = fewer and array.ndim == axes and 0 < len(array) < len(self.rows)
-        if array.dtype != dtype or array.ndim != axes or not (few or len(array) == len(self.rows)):
-            result = f"{array.dtype} {list(array.shape)}"
-            raise UsageError(f"'{name}' must be {dtype} of {axes} axes and {len(self.rows)} rows, not {result}")
-
-    def _check_parents(self, name: str, kind: str, active: Array, pose: Array, dtype: str, axes: int) -> None:
-        """Of the whole network, or of a layer, which has places too, and of which a plan keeps the first rows alone.
-
-        `active` are logits or activations, as `kind` says.
-        """
-        layer = axes > 2
-        self._check_array(f"{name} {kind}", active, dtype, axes, self.plan and layer)
-        self._check_array(f"{name} pose", pose, dtype, axes + 1, self.plan and layer)
-        sides = 3 if layer or pose.shape[2] else 0
-        expected = (*active.shape[:2], sides, *active.shape[2:])
-        if pose.shape != expected or not np.isfinite(pose).all():
-            raise UsageError(f"the poses of '{name}' must be finite and {list(expected)}")
-        if not np.isfinite(active).all():
-            raise UsageError(f"the {kind}s of '{name}' must be finite")
-
-    def _check_step(self, name: str, step: Step, dtype: str, shape: tuple[int, ...]) -> None:
-        if len(shape) != 3 or not 0 < shape[0] <= len(self.rows):
-            raise UsageError(
-                f"'{name}' must be of at most {len(self.rows)} rows, parents and places, not {list(shape)}"
-            )
-        statistic = (*shape[:2], 3, shape[2])
-        for quantity, sides in zip(QUANTITIES, (statistic, statistic, shape), strict=True):
-            array = getattr(step, quantity)
-            if array.dtype != dtype or array.shape != sides or not np.isfinite(array).all():
-                result = f"{array.dtype} {list(array.shape)}"
-                raise UsageError(f"the {quantity} of '{name}' must be finite {dtype} {list(sides)}, not {result}")
 
 
 def step_names(layers: Sequence[str], iterations: int) -> list[str]:
@@ -244,9 +191,9 @@ def write(path: Path, golden: Golden) -> None:
     """Write the file `path`."""
     arrays = {"image": golden.image, "label": golden.label, "input": golden.input}
     if golden.trained:
-        arrays |= {f"{TRAINED}.{of}": getattr(golden.trained, of) for of in golden.outputs}
-    for evaluation, ending in ((golden.exact, ""), (golden.single, SINGLE)):
-        arrays |= {f"{name.replace('/', '.')}{ending}": array for name, array in evaluation.named().items()}
+        arrays |= {f"{TRAINED}.{name}": array for name, array in golden.trained.arrays.items()}
+    for evaluation, ending in ((golden.reference, ""), (golden.float32, SINGLE)):
+        arrays |= {f"{name.replace('/', '.')}{ending}": array for name, array in evaluation.arrays.items()}
     texts: dict[str, Any] = {"rows": golden.rows, "inputs_only": golden.inputs_only, "classes": golden.classes}
     texts |= {"preprocessing": asdict(golden.preprocessing)}
     texts |= {"floors": golden.floors} if golden.floors else {}
@@ -254,28 +201,25 @@ def write(path: Path, golden: Golden) -> None:
 
 
 def read(content: bytes, path: object = "the file") -> Golden:
-    """What is in the bytes of the file `path`; what is not such a file is refused."""
+    """Read the bytes of the file `path`; anything but a golden file is refused."""
     try:
         arrays, texts = read_arrays(content, SCHEMA)
         fields = records.parse(texts["preprocessing"], "'preprocessing'")
-        spec = records.read(Preprocessing, fields, "'preprocessing'")
-        rows, without, classes = (_names(texts, name) for name in ("rows", "inputs_only", "classes"))
-        plan = f"{TRAINED}.logit" in arrays
-        trained = {
-            name.removeprefix(f"{TRAINED}."): array for name, array in arrays.items() if name.startswith(TRAINED)
-        }
+        # Of the answers in float64 the name in the file, and in an evaluation; the others have the same, and an ending.
+        answers = {name: ITERATION.sub(r"/\1/", name) for name in sorted(arrays) if ANSWER.fullmatch(name)}
+        trained = {name: arrays[f"{TRAINED}.{name}"] for name in ("logit", "pose") if f"{TRAINED}.{name}" in arrays}
         return Golden(
-            rows=rows,
-            classes=classes,
-            preprocessing=spec,
+            rows=_names(texts, "rows"),
+            classes=_names(texts, "classes"),
+            preprocessing=records.read(Preprocessing, fields, "'preprocessing'"),
             image=arrays["image"],
             label=arrays["label"],
             input=arrays["input"],
-            exact=_evaluation(arrays, ""),
-            single=_evaluation(arrays, SINGLE),
-            inputs_only=without,
-            plan=plan,
-            trained=Evaluation.of(trained).answers if plan else None,
+            reference=Evaluation({name: arrays[stored] for stored, name in answers.items()}),
+            float32=Evaluation({name: arrays[f"{stored}{SINGLE}"] for stored, name in answers.items()}),
+            inputs_only=_names(texts, "inputs_only"),
+            plan=bool(trained),
+            trained=Evaluation(trained) if trained else None,
             floors=_floors(texts),
         )
     except KeyError as error:
@@ -299,14 +243,3 @@ def _floors(texts: Mapping[str, str]) -> Floors:
     if odd := [x for of in result.values() for x in of.values() if not (type(x) is float and 0 <= x < math.inf)]:
         raise UsageError(f"a noise floor must be a positive number, not {odd[0]!r}")
     return result
-
-
-def _evaluation(arrays: Mapping[str, Array], ending: str) -> Evaluation:
-    """From the arrays whose names end so, in the order in which the network makes them: classes after capsules."""
-    names = {name: re.sub(r"\.(iteration[0-9]+)\.", r"/\1/", name) for name in sorted(arrays) if _is_answer(name)}
-    return Evaluation.of({called: arrays[f"{name}{ending}"] for name, called in names.items()})
-
-
-def _is_answer(name: str) -> bool:
-    """Whether an array is one of float64 answers; of the others each has one of these, and its own ending."""
-    return name.endswith(("logit", "activation", "pose", "mean", "variance")) and not name.startswith(TRAINED)

@@ -22,8 +22,7 @@ from pathlib import Path
 from qcn.errors import UsageError
 from qcn.export.bundle import paths
 from qcn.export.bundle.bundle import Bundle
-from qcn.export.bundle.digest import manifest_sums
-from qcn.export.bundle.manifest import MANIFEST_SHA256, SIGNATURE
+from qcn.export.bundle.manifest import MANIFEST_SHA256, SIGNATURE, manifest_sums
 from qcn.export.bundle.transaction import aside_of, locked, undisturbed
 from qcn.names import MANIFEST
 
@@ -134,7 +133,7 @@ class _Place:
         return version
 
     def uses(self, sha256: str, bundle: Bundle) -> bool:
-        """Whether the version in use was installed as this very bundle and is whole. It may have got engines since."""
+        """Whether the version in use was installed from this bundle and is whole. Engines may have been added since."""
         version = self.in_use()
         if version is None or version.sha256 != sha256:
             return False

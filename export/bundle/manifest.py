@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 SCHEMA = 4
 WEIGHTS, GOLDEN = "weights.safetensors", "golden.safetensors"
-MANIFEST_SHA256 = "manifest.sha256"
+MANIFEST_SHA256 = "manifest.sha256"  # the hash of manifest.json, as `sha256sum` writes it and `sha256sum -c` checks it
+_SUMS = re.compile(rf"([0-9a-f]{{64}}  {re.escape(MANIFEST)}\n){{1,2}}".encode())
 SIGNATURE = "manifest.sig"
 COMMANDS = ("qcn export ", "qcn calibrate ")  # that make files of a bundle
 # Facts of engines that are read again, and their kinds; each may be left out or null.
@@ -63,14 +64,14 @@ class Batch:
 
     @staticmethod
     def parse(text: str) -> "Batch":
-        """From what `--batch` was given: 1, or 1:8:64."""
+        """Parse the value of `--batch`: 1, or 1:8:64."""
         sizes = text.split(":")
         if len(sizes) not in (1, 3) or not all(size.isascii() and size.isdigit() for size in sizes):
             raise UsageError(f"--batch takes a number of images, or min:opt:max such as 1:8:64, not '{text}'")
         return Batch(int(sizes[0]), int(sizes[len(sizes) // 2]), int(sizes[-1]))
 
     def __str__(self) -> str:
-        """As `--batch` takes it: 1, or 1:8:64."""
+        """The value for `--batch`: 1, or 1:8:64."""
         return str(self.min) if self.min == self.max else f"{self.min}:{self.opt}:{self.max}"
 
 
@@ -102,7 +103,7 @@ class Artefact:
 
     @property
     def carries_code(self) -> bool:
-        """Whether it can hold code for this machine: such files run only where their maker is trusted."""
+        """Whether it can contain code; such files run only with --trust."""
         return FORMATS[self.format].carries_code
 
     def __post_init__(self) -> None:
@@ -136,12 +137,12 @@ class Artefact:
 
     @property
     def has_record(self) -> bool:
-        """Whether its entry lies beside it too: an engine is often carried without its bundle."""
+        """Whether a copy of its entry is written beside it: engines are often copied without their bundle."""
         return "/" in self.file
 
     @property
     def facts_file(self) -> str:
-        """Where an engine's entry lies beside it, for people."""
+        """The path of an engine's entry beside it, for people."""
         return str(Path(self.file).with_suffix(".json"))
 
     def to_json(self) -> str:
@@ -169,7 +170,7 @@ class NewerBundle(UsageError):
 
 @dataclass(frozen=True)
 class BundleSource:
-    """What the bundle was made from: the weights file of a training run, and the data that it was trained on."""
+    """The weights file that the bundle was made from, and the data that it was trained on."""
 
     sha256: str
     model: str
@@ -272,7 +273,7 @@ class Manifest:
 
 
 def _of_a_newer_qcn(schema: int, tools: object) -> str:
-    """What libqcn says too (deploy/src/manifest.cpp)."""
+    """The message for a newer schema; libqcn has the same (deploy/src/manifest.cpp)."""
     version = tools.get("qcn") if isinstance(tools, dict) else None
     readable = isinstance(version, str) and version.isprintable()
     return (
@@ -314,3 +315,17 @@ def ports(image: tuple[int, ...], classes: int, poses: bool) -> tuple[Port, tupl
     """The input and the outputs of every artefact of a network; a CNN has no poses."""
     logit, pose = Port("logit", (classes,), "NK"), Port("pose", (classes, 3), "NKP")
     return Port("image", tuple(image), "NCHW"), (logit, pose) if poses else (logit,)
+
+
+def manifest_sums(*texts: bytes) -> bytes:
+    """The contents of manifest.sha256: one line, or two while a manifest is replaced, of the old and the new one."""
+    return b"".join(f"{hashlib.sha256(text).hexdigest()}  {MANIFEST}\n".encode() for text in texts)
+
+
+def check_manifest_digest(text: bytes, sums: bytes) -> None:
+    """Refuse a manifest whose hash is not in manifest.sha256."""
+    if not _SUMS.fullmatch(sums):
+        raise UsageError(f"{MANIFEST_SHA256} is not what `sha256sum {MANIFEST}` writes")
+    if manifest_sums(text) not in sums.splitlines(keepends=True):
+        result, says = hashlib.sha256(text).hexdigest(), sums[:12].decode()
+        raise UsageError(f"it was altered: its sha256 is {result[:12]}…, {MANIFEST_SHA256} says {says}…")

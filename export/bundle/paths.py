@@ -155,7 +155,7 @@ def _refusing(place: Path) -> Iterator[None]:
 
 
 def what_is(place: Path) -> str:
-    """What kind of file is at this path, in words."""
+    """Describe the kind of file at this path."""
     if place.is_symlink():
         return f"a symbolic link, to {place.readlink()}, and a bundle has none"
     if place.is_dir():

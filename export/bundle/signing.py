@@ -31,7 +31,7 @@ DER = bytes.fromhex("302a300506032b6570032100")  # what comes before the 32 byte
 
 
 def public_path(path: Path) -> Path:
-    """Where the public key lies, beside the private one in `path`, if `new_key` wrote them."""
+    """The path of the public key that `new_key` writes beside the private key in `path`."""
     return path.with_suffix(".pub.pem") if path.suffix == ".pem" else path.with_name(f"{path.name}.pub.pem")
 
 

@@ -41,14 +41,13 @@ def last_place(exact: Array) -> float:
 
 
 def noise_floor(exact: Array, single: Array) -> float:
-    """What rounding in float32 does to these values; `single` is the same computed in float32."""
+    """The error of these values in float32: `single` is the same computed in float32."""
     return max(float(np.abs(single - exact).max()), last_place(exact))
 
 
 def floor_of(golden: Golden, name: str, precision: str) -> float:
     """The noise floor of one of the golden arrays, such as logit, capsules1.pose or capsules1/iteration2/mean."""
-    exact, single = golden.arrays(name)
-    floor = noise_floor(exact, single)
+    floor = noise_floor(golden.reference.arrays[name], golden.float32.arrays[name])
     if golden.plan or precision not in HALVES:
         return floor
     if name not in golden.floors.get(precision, {}):
@@ -63,7 +62,7 @@ def tolerance(exact: Array, floor: float, precision: str) -> float:
 
 
 def tie_band(golden: Golden, precision: str) -> float:
-    """By how much the reference may have preferred its own class for a change of it to be a tie, in this precision."""
+    """The largest margin between two classes of the reference that counts as a tie, in this precision."""
     judge = golden.judged_by(precision)
     return TIES[judge] * tolerance(golden.reference.logit, floor_of(golden, "logit", judge), judge)
 
@@ -73,4 +72,5 @@ def tolerances(golden: Golden, precision: str) -> dict[str, float]:
     judge = golden.judged_by(precision)
     if judge not in FLOORS:
         raise UsageError(f"its answers are not of a calibrated network, so they do not say what is allowed in {judge}")
-    return {name: tolerance(golden.arrays(name)[0], floor_of(golden, name, judge), judge) for name in golden.outputs}
+    exact = golden.reference.arrays
+    return {name: tolerance(exact[name], floor_of(golden, name, judge), judge) for name in golden.outputs}

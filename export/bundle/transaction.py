@@ -24,8 +24,14 @@ from pathlib import Path
 
 from qcn.errors import MissingError, UsageError
 from qcn.export.bundle import paths
-from qcn.export.bundle.digest import check_manifest_digest, manifest_sums
-from qcn.export.bundle.manifest import MANIFEST_SHA256, SIGNATURE, Manifest, NewerBundle
+from qcn.export.bundle.manifest import (
+    MANIFEST_SHA256,
+    SIGNATURE,
+    Manifest,
+    NewerBundle,
+    check_manifest_digest,
+    manifest_sums,
+)
 from qcn.names import MANIFEST
 from qcn.terminal.progress import say
 from qcn.terminal.text import command_line

@@ -17,23 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from qcn.errors import UsageError
-from qcn.export.program.program import (
-    Affine,
-    Array,
-    Convolution,
-    Ending,
-    Linear,
-    Operation,
-    Output,
-    Pool,
-    Product,
-    Program,
-    Route,
-    Shape,
-    Sum,
-    Value,
-    slide,
-)
+from qcn.export.program import operations as ops
+from qcn.export.program.program import Array, Output, Program, Shape, Value, slide
 from qcn.networks.baselines import CNN, ResidualCNN
 from qcn.networks.lite0 import ConvNorm, InvertedResidual, Lite0, Lite0CNN, Lite0Extractor
 from qcn.networks.model import (
@@ -57,7 +42,7 @@ def lower(network: nn.Module, height: int, width: int) -> Program:
 
 
 def layer_scales(network: nn.Module, plan: Program) -> dict[str, float]:
-    """By name of a network's layer the scale of its input, for those that its calibrated program has in int8."""
+    """The input scale of each layer that the calibrated program has in int8, by the layer's name in the network."""
     program, modules = _lowered(network, *plan.input.shape[1:])
     if [op.name for op in program.operations] != [op.name for op in plan.operations]:
         raise UsageError("the plan belongs to another network: its operations have other names")
@@ -65,7 +50,7 @@ def layer_scales(network: nn.Module, plan: Program) -> dict[str, float]:
     return {
         names[id(module)]: scale
         for op in plan.operations
-        if isinstance(op, Product) and op.precision == "int8"
+        if isinstance(op, ops.Product) and op.precision == "int8"
         for module, scale in zip(modules[op.name], op.input_scales, strict=True)
     }
 
@@ -94,7 +79,7 @@ class ProgramBuilder:
 
     def __init__(self, channels: int, height: int, width: int) -> None:
         self.input = Value(IMAGE, (channels, height, width))
-        self.operations: list[Operation] = []
+        self.operations: list[ops.Operation] = []
         self.arrays: dict[str, Array] = {}
         self.shapes: dict[str, Shape] = {IMAGE: self.input.shape}
         self.layers: dict[str, list[nn.Module]] = {}  # of convolutions and linears, by operation
@@ -104,11 +89,11 @@ class ProgramBuilder:
         named = tuple(Output(name, value, shape) for name, (value, shape) in outputs.items())
         return Program(self.input, tuple(self.operations), named, self.arrays)
 
-    def affine(self, name: str, value: str, norm: nn.Module, ending: Ending) -> str:
+    def affine(self, name: str, value: str, norm: nn.Module, ending: ops.Ending) -> str:
         """A batch norm on its own: with nothing before it that it could be folded into."""
         scale, shift = scale_and_shift(norm)
         return self._add(
-            Affine(
+            ops.Affine(
                 name=name,
                 input=value,
                 scale=self._array(name, "scale", scale),
@@ -125,7 +110,7 @@ class ProgramBuilder:
         convolution: nn.Module,
         *,
         norm: nn.Module | None = None,
-        ending: Ending = "none",
+        ending: ops.Ending = "none",
         skip: tuple[str, nn.Module] | None = None,
     ) -> str:
         """A convolution and the batch norm behind it; `skip` is a second value and its convolution, added first."""
@@ -145,7 +130,7 @@ class ProgramBuilder:
         stride, padding = int(main.stride[0]), int(main.padding[0])
         places = slide(self.shapes[value][1:], main.kernel_size, stride, padding)
         return self._add(
-            Convolution(
+            ops.Convolution(
                 name=name,
                 inputs=tuple(source for source, _, _ in sources),
                 weights=weights,
@@ -160,7 +145,7 @@ class ProgramBuilder:
 
     def sum(self, name: str, value: str, other: str) -> str:
         """Two maps, added up."""
-        return self._add(Sum(name=name, inputs=(value, other), shape=self.shapes[value]))
+        return self._add(ops.Sum(name=name, inputs=(value, other), shape=self.shapes[value]))
 
     def residual_blocks(self, name: str, value: str, stack: Any, norm: nn.Module | None = None) -> str:
         """Pre-activation residual blocks, one after the other; what follows the last is `norm`, and a ReLU."""
@@ -175,9 +160,9 @@ class ProgramBuilder:
             )
         return value
 
-    def projection(self, name: str, value: str, projection: Any, ending: Ending = "none") -> str:
-        """The 1×1 convolution of a `Projection` and its batch norm; its ReLU is the ending of what made `value`."""
-        _, convolution, norm = projection
+    def projection(self, name: str, value: str, projection: Any, ending: ops.Ending = "none") -> str:
+        """A 1×1 convolution and its batch norm; a ReLU before them is the ending of what made `value`."""
+        *_, convolution, norm = projection
         return self.convolution(f"{name}.projection", value, convolution, norm=norm, ending=ending)
 
     def conv_norm(self, name: str, value: str, layer: ConvNorm) -> str:
@@ -204,13 +189,13 @@ class ProgramBuilder:
         """The maximum or average of each window."""
         channels, *sides = self.shapes[value]
         shape = (channels, *slide(sides, (kernel, kernel), stride))
-        return self._add(Pool(name=name, input=value, kind=kind, kernel=kernel, stride=stride, shape=shape))
+        return self._add(ops.Pool(name=name, input=value, kind=kind, kernel=kernel, stride=stride, shape=shape))
 
-    def linear(self, name: str, value: str, linear: nn.Linear, ending: Ending) -> str:
+    def linear(self, name: str, value: str, linear: nn.Linear, ending: ops.Ending) -> str:
         """A fully connected layer, of all numbers of the value in order."""
         self.layers[name] = [linear]
         return self._add(
-            Linear(
+            ops.Linear(
                 name=name,
                 input=value,
                 weight=self._array(name, "weight", linear.weight),
@@ -238,7 +223,7 @@ class ProgramBuilder:
             rotation, window, stride = rotation[None, None], (sides[0], sides[1]), 1
         if scale is not None:
             rotation = rotation * double(scale.get_buffer("running_square")).rsqrt()
-        route = Route(
+        route = ops.Route(
             name=name,
             pose=pose,
             activation=activation,
@@ -261,7 +246,7 @@ class ProgramBuilder:
         self.arrays[name] = tensor.detach().cpu().float().contiguous().clone().numpy()
         return name
 
-    def _add(self, operation: Operation) -> str:
+    def _add(self, operation: ops.Operation) -> str:
         self.operations.append(operation)
         self.shapes |= {value.name: value.shape for value in operation.outputs}
         return operation.name
@@ -306,23 +291,20 @@ def _cnn(network: CNN, build: ProgramBuilder) -> Program:
 
 @lower_network.register
 def _residual_cnn(network: ResidualCNN, build: ProgramBuilder) -> Program:
-    _, height, width = build.input.shape
-    if height != width:
-        raise UsageError(f"cnn-small can be exported for square images, not for {height}×{width}")
     value = build.residual_blocks("blocks", IMAGE, network.blocks, network.norm)
-    return _classified(build, value, network.classifier)
+    return _classified("cnn-small", build, value, network.classifier)
 
 
 @lower_network.register
 def _lite0_cnn(network: Lite0CNN, build: ProgramBuilder) -> Program:
+    return _classified("cnn-lite0", build, build.lite0(network.backbone), network.classifier)
+
+
+def _classified(name: str, build: ProgramBuilder, features: str, classifier: nn.Linear) -> Program:
+    """The mean over a square map of features, and the linear layer that answers."""
     _, height, width = build.input.shape
     if height != width:
-        raise UsageError(f"cnn-lite0 can be exported for square images, not for {height}×{width}")
-    return _classified(build, build.lite0(network.backbone), network.classifier)
-
-
-def _classified(build: ProgramBuilder, features: str, classifier: nn.Linear) -> Program:
-    """The mean over a square map of features, and the linear layer that answers."""
+        raise UsageError(f"{name} can be exported for square images, not for {height}×{width}")
     side = build.shapes[features][1]
     mean = build.pool("mean", features, "average", side, side)
     value = build.linear(CLASSES, mean, classifier, "none")
@@ -358,11 +340,8 @@ def _unbranched(extractor: UnbranchedExtractor, build: ProgramBuilder) -> tuple[
 @lower_extractor.register
 def _lite0(extractor: Lite0Extractor, build: ProgramBuilder) -> tuple[str, str]:
     features = build.lite0(extractor.backbone)
-    pose = build.convolution("pose.projection", features, extractor.pose[0], norm=extractor.pose[1])
-    activation = extractor.activation
-    return pose, build.convolution(
-        "activation.projection", features, activation[0], norm=activation[1], ending="sigmoid"
-    )
+    pose = build.projection("pose", features, extractor.pose)
+    return pose, build.projection("activation", features, extractor.activation, "sigmoid")
 
 
 def check_convolution(name: str, convolution: Any, alone: bool = True) -> None:

@@ -20,7 +20,7 @@ POSE_PRODUCTS = ((0, 0, 1), (1, 1, 1), (2, 2, 1), (0, 1, 2), (0, 2, 2), (1, 2, 2
 
 @dataclass(frozen=True)
 class Value:
-    """What flows between operations: a name and a shape."""
+    """A tensor between operations: its name and shape."""
 
     name: str
     shape: Shape
@@ -28,7 +28,7 @@ class Value:
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """What all operations have. `shape` is that of the output; a `route` has two, see there.
+    """The base of all operations. `shape` is that of the output; a `route` has two, see there.
 
     READS and ARRAYS are the fields that name the values it reads and its arrays, one or several each. OPTIONAL are
     those that are not written where they have these values.
@@ -90,10 +90,11 @@ class Affine(Operation):
 
 @dataclass(frozen=True, kw_only=True)
 class Product(Operation):
-    """What can be in int8. `weight_scales` name an array [out] per weight, `input_scales` are a number per input.
+    """An operation that can be in int8.
 
-    Both are empty unless it is in int8. Then its weights are int8 from -127 to 127, and its bias is int32, in units of
-    the first input's scale times its weight's.
+    `weight_scales` name an array [out] per weight, `input_scales` are a number per input. Both are empty unless it is
+    in int8. Then its weights are int8 from -127 to 127, and its bias is int32, in units of the first input's scale
+    times its weight's.
     """
 
     OPTIONAL: ClassVar[dict[str, Any]] = {"weight_scales": [], "input_scales": []}
@@ -277,14 +278,7 @@ class Route(Operation):
         )
 
 
-OPERATIONS: dict[str, type[Operation]] = {
-    "affine": Affine,
-    "convolution": Convolution,
-    "sum": Sum,
-    "pool": Pool,
-    "linear": Linear,
-    "route": Route,
-}
+OPERATIONS: dict[str, type[Operation]] = {one.op: one for one in (Affine, Convolution, Sum, Pool, Linear, Route)}
 
 
 def slide(sides: Sequence[int], window: Sequence[int], stride: int, padding: int = 0) -> Shape:

@@ -26,14 +26,8 @@ def find(program: Program, name: str) -> Operation:
     return program.operations[names.index(name)]
 
 
-def quantised(
-    program: Program, name: str, input_scales: Sequence[float], weight_scales: Sequence[Array] | None = None
-) -> Program:
-    """The program with this convolution or linear in int8.
-
-    `input_scales`, one per input, are rounded to float32. `weight_scales`, an array [out] per weight, are by default
-    those with which the largest weight of each channel becomes 127.
-    """
+def quantised(program: Program, name: str, input_scales: Sequence[float]) -> Program:
+    """The program with this convolution or linear in int8; `input_scales`, one per input, are rounded to float32."""
     op = find(program, name)
     if not isinstance(op, Product) or op.precision == "int8":
         raise UsageError(f"the operation '{name}' is {op.op} in {op.precision}: it cannot be quantised")
@@ -41,7 +35,7 @@ def quantised(
         raise UsageError(f"'{name}' has {len(op.factors)} inputs, and {len(input_scales)} scales were given")
     inputs = [float(np.float32(scale)) for scale in input_scales]
     weights, bias = [program.arrays[factor].astype(np.float64) for factor in op.factors], program.arrays[op.bias]
-    scales = [channel_scales(weight) if weight_scales is None else weight_scales[i] for i, weight in enumerate(weights)]
+    scales = [channel_scales(weight) for weight in weights]
     scales[0] = np.maximum(scales[0], (np.abs(bias) / (np.float64(inputs[0]) * MOST_BIAS)).astype(np.float32))
     arrays: dict[str, Array] = {}
     for factor, weight, scale in zip(op.factors, weights, scales, strict=True):

@@ -27,7 +27,7 @@ from qcn.data.viewpoints.dataset import Variant, render
 from qcn.data.viewpoints.toys import CATEGORIES
 from qcn.errors import BuildError, CheckFailed, UsageError
 from qcn.export.backends.torch.interpreter import DTYPES, Interpreter, end, groups
-from qcn.export.bundle.golden import CapsuleOutputs, Evaluation, Floors, Golden, ReferenceAnswers, Step, step_names
+from qcn.export.bundle.golden import QUANTITIES, Evaluation, Floors, Golden, step_names
 from qcn.export.bundle.tolerance import HALVES
 from qcn.export.program.lower import CLASSES, lower
 from qcn.export.program.program import Array, Convolution, Operation, Pool, Product, Program, Route, Sum
@@ -52,7 +52,7 @@ LAYERED = 8  # rows of a calibrated network whose layers are kept: its bundle is
 
 @dataclass(frozen=True)
 class Inputs:
-    """What is given to a network: the fields of `Golden` that are known before it answers."""
+    """The inputs of a network: the fields of `Golden` that are known before it answers."""
 
     rows: tuple[str, ...]
     preprocessing: Preprocessing
@@ -80,20 +80,13 @@ def golden_of(network: nn.Module, inputs: Inputs, classes: tuple[str, ...]) -> G
     """The answers of a network with these classes to these inputs; it is refused if they are not finite."""
     images = torch.from_numpy(inputs.input)
     exact, single = answers(network, images.double()), answers(network, images)
-    for name, logit, pose in zip(inputs.rows, exact.answers.logit, exact.answers.pose, strict=True):
+    for name, logit, pose in zip(inputs.rows, exact.logit, exact.pose, strict=True):
         if not (np.isfinite(logit).all() and np.isfinite(pose).all()):
             raise CheckFailed(
                 f"the trained network's answer to the image '{name}' is not finite: it cannot be exported"
             )
     floors = half_floors(lower(network, *inputs.input.shape[2:]), inputs.input)
-    return assembled(inputs, classes, exact, single, floors)
-
-
-def assembled(
-    inputs: Inputs, classes: tuple[str, ...], exact: Evaluation, single: Evaluation, floors: Floors
-) -> Golden:
-    """Inputs with the truth, with what float32 makes of it, and how far half precisions are off."""
-    return Golden(**vars(inputs), classes=classes, exact=exact, single=single, floors=floors)
+    return Golden(**vars(inputs), classes=classes, reference=exact, float32=single, floors=floors)
 
 
 def with_edge_cases(
@@ -109,42 +102,40 @@ def with_edge_cases(
 
 
 def answers(network: nn.Module, image: Tensor) -> Evaluation:
-    """What the network makes of `image` [N, C, h, w], in its precision. Layers are named as in lower.py."""
+    """Evaluate a network on `image` [N, C, h, w], in the image's precision. Layers are named as in lower.py."""
     network = copy.deepcopy(network).to(image.dtype).cpu().eval()
     choose_kernels(network, "reference")
     if isinstance(network, CNN | ResidualCNN | Lite0CNN):
         network.direction = None  # no program has it: see lower.py
     by_layer: dict[str, list[Any]] = {}
-    names: list[str] = []
     if isinstance(network, QCN):
         for i, layer in enumerate(network.layers):
             outs = by_layer.setdefault(f"capsules{i + 1}", [])
             layer.register_forward_hook(lambda module, inputs, outputs, kept=outs: kept.append(outputs))
-        names = step_names([*by_layer, CLASSES], network.config.iterations)
     whole, steps = _run(network, image)
-    layers = {name: CapsuleOutputs(_joined(outs, 1), _joined(outs, 0)) for name, outs in by_layer.items()}
-    answered = ReferenceAnswers(_joined(whole, 1), _joined(whole, 0))
-    return Evaluation(answered, layers, dict(zip(names, steps, strict=True)))
+    outputs = {"logit": _joined(whole, 1), "pose": _joined(whole, 0)}
+    for name, outs in by_layer.items():
+        outputs |= {f"{name}.activation": _joined(outs, 1), f"{name}.pose": _joined(outs, 0)}
+    return _evaluation(outputs, [*by_layer, CLASSES], steps)
 
 
 def answers_alone(golden: Golden) -> Golden:
-    """Without what layers and iterations give: enough to check every backend, not to find where a fault is."""
-    exact, single = (Evaluation(of.answers, {}, {}) for of in (golden.exact, golden.single))
-    return replace(golden, exact=exact, single=single)
+    """Drop layers and iterations: enough is left to check every backend, but not to locate a fault."""
+    return replace(golden, reference=golden.reference.answers, float32=golden.float32.answers)
 
 
 def planned(golden: Golden, program: Program) -> Golden:
-    """The golden answers of a calibrated network: the images of the trained one's, with what its plan answers."""
+    """The golden answers of a calibrated network: the images of the trained one's, with what its plan answers.
+
+    Where the trained network's have no inner layers, these have none either.
+    """
     exact, single = (
-        replace(
-            of,
-            layers={
-                name: CapsuleOutputs(one.activation[:LAYERED], one.pose[:LAYERED]) for name, one in of.layers.items()
-            },
-        )
+        Evaluation({name: array[:LAYERED] if "." in name else array for name, array in of.arrays.items()})
         for of in evaluated(program, golden.input)
     )
-    return replace(golden, exact=exact, single=single, plan=True, trained=golden.reference, floors={})
+    trained = golden.reference.answers
+    result = replace(golden, reference=exact, float32=single, plan=True, trained=trained, floors={})
+    return result if golden.reference.arrays.keys() - golden.reference.answers.arrays.keys() else answers_alone(result)
 
 
 class Rounding(Interpreter):
@@ -195,7 +186,7 @@ class Rounding(Interpreter):
 
 
 def half_floors(program: Program, inputs: NDArray[np.float32]) -> Floors:
-    """What rounding to each half precision does to every array of `Golden`: the largest difference from float32.
+    """The largest difference from float32 that rounding to each half precision makes in every array of `Golden`.
 
     Backends add up convolutions in float32, or, some of them, in float16 (ONNX Runtime on ARM): of both the larger.
     All is of the program, so that a fault in lowering a network widens no tolerance. A program whose arrays do not
@@ -216,15 +207,15 @@ def half_floors(program: Program, inputs: NDArray[np.float32]) -> Floors:
 
 
 def _largest_differences(evaluation: Evaluation, truth: Evaluation) -> dict[str, float]:
-    """By array; of what overflows all of it."""
-    named, exact = evaluation.named(), truth.named()
+    """The largest difference by array; where it overflows, the array's largest value."""
+    exact = truth.arrays
     with np.errstate(invalid="ignore"):
-        apart = {name: float(np.abs(array - exact[name]).max(initial=0.0)) for name, array in named.items()}
+        apart = {name: float(np.abs(x - exact[name]).max(initial=0.0)) for name, x in evaluation.arrays.items()}
     return {name: x if np.isfinite(x) else float(np.abs(exact[name]).max()) for name, x in apart.items()}
 
 
 def evaluated(program: Program, inputs: NDArray[np.float32]) -> tuple[Evaluation, Evaluation]:
-    """What a program answers in float64, and again with all the rounding that a body of it may do."""
+    """Evaluate a program in float64, and in float32 with all the rounding that a backend may do."""
     image = torch.from_numpy(inputs)
     exact = program_answers(program, image.double())
     nudges = (NUDGE, -NUDGE) if program.calibrated else (0.0,)
@@ -232,26 +223,33 @@ def evaluated(program: Program, inputs: NDArray[np.float32]) -> tuple[Evaluation
 
 
 def program_answers(program: Program, image: Tensor, nudge: float = 0.0) -> Evaluation:
-    """What a program makes of `image` [N, C, h, w], in its precision; `nudge` as in `Interpreter`."""
+    """Evaluate a program on `image` [N, C, h, w], in the image's precision; `nudge` as in `Interpreter`."""
     network = Interpreter(program, every_layer=True, kernels="reference", nudge=nudge).eval()
     return _program_answers(network.double() if image.dtype == torch.float64 else network, image)
 
 
 def _program_answers(network: Interpreter, image: Tensor) -> Evaluation:
-    layers = [route.name for route in network.program.routes]
     whole, steps = _run(network, image)
-    named = {output.name: _joined(whole, place) for place, output in enumerate(network.outputs)}
-    names = step_names(layers, len(steps) // max(1, len(layers)))
-    return replace(Evaluation.of(named), steps=dict(zip(names, steps, strict=True)))
+    outputs = {output.name: _joined(whole, place) for place, output in enumerate(network.outputs)}
+    return _evaluation(outputs, [route.name for route in network.program.routes], steps)
 
 
-def _run(network: nn.Module, image: Tensor) -> tuple[list[Any], list[Step]]:
-    """What a network gives for each batch of `image`, and the steps of its routing for the first."""
-    steps: list[Step] = []
+def _evaluation(outputs: dict[str, Array], layers: Sequence[str], steps: Sequence[tuple[Tensor, ...]]) -> Evaluation:
+    """Put outputs and the steps of these capsule layers in order; empty poses of a CNN are left out."""
+    names = ["logit", "pose", *(f"{layer}.{of}" for layer in layers for of in ("activation", "pose"))]
+    arrays = {name: outputs[name] for name in names if name in outputs and outputs[name].size}
+    for name, step in zip(step_names(layers, len(steps) // max(1, len(layers))), steps, strict=True):
+        arrays |= {f"{name}/{of}": x[:STEPPED].numpy() for of, x in zip(QUANTITIES, step, strict=True)}
+    return Evaluation(arrays)
+
+
+def _run(network: nn.Module, image: Tensor) -> tuple[list[Any], list[tuple[Tensor, ...]]]:
+    """Run a network on batches of `image`; returns all outputs, and the routing steps of the first batch."""
+    steps: list[tuple[Tensor, ...]] = []
     whole = []
     with torch.inference_mode(), few_threads(network):
         for number, batch in enumerate(image.split(BATCH)):
-            with routing.watched(lambda *step: steps.append(_step_of(*step))) if number == 0 else nullcontext():
+            with routing.watched(lambda *step: steps.append(step)) if number == 0 else nullcontext():
                 whole.append(network(batch))
     return whole, steps
 
@@ -274,17 +272,12 @@ def few_threads(network: nn.Module) -> Iterator[None]:
 
 
 def _furthest(exact: Evaluation, others: Sequence[Evaluation]) -> Evaluation:
-    """Of each array the one that is furthest from the exact one."""
-    arrays = [one.named() for one in others]
+    """For each array, the candidate that differs most from the exact one."""
 
     def furthest(name: str, truth: Array) -> Array:
-        return max((one[name] for one in arrays), key=lambda x: np.abs(x - truth).max(initial=0.0))
+        return max((one.arrays[name] for one in others), key=lambda x: np.abs(x - truth).max(initial=0.0))
 
-    return Evaluation.of({name: furthest(name, truth) for name, truth in exact.named().items()})
-
-
-def _step_of(*step: Tensor) -> Step:
-    return Step(*(x[:STEPPED].numpy() for x in step))
+    return Evaluation({name: furthest(name, truth) for name, truth in exact.arrays.items()})
 
 
 def _joined(batches: list[Any], index: int) -> NDArray[Any]:

@@ -7,6 +7,8 @@ import re
 import signal
 import sys
 import warnings
+from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib import import_module
 from itertools import groupby
 from pathlib import Path
@@ -49,33 +51,30 @@ def _summary(name: str) -> str:
     return " ".join(result[1].split()) if result else ""
 
 
-class LazyCommands(dict[str, Any]):
+@cache
+def _command(name: str) -> Any:
+    of = import_module(f"qcn.cli.{COMMANDS[name][0]}")
+    if hasattr(of, "app"):
+        command: Any = typer.main.get_group(of.app)
+    else:
+        alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+        alone.command(name)(getattr(of, name.replace("-", "_")))
+        command = typer.main.get_command(alone)
+    command.name = name
+    return command
+
+
+class LazyCommands(Mapping[str, Any]):
     """Commands by name, each imported when first used."""
 
-    def __init__(self) -> None:
-        super().__init__(dict.fromkeys(COMMANDS))
-
     def __getitem__(self, name: str) -> Any:
-        if super().__getitem__(name) is None:
-            of = import_module(f"qcn.cli.{COMMANDS[name][0]}")
-            if hasattr(of, "app"):
-                command: Any = typer.main.get_group(of.app)
-            else:
-                alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-                alone.command(name)(getattr(of, name.replace("-", "_")))
-                command = typer.main.get_command(alone)
-            command.name = name
-            self[name] = command
-        return super().__getitem__(name)
+        return _command(name)
 
-    def get(self, name: str, default: Any = None) -> Any:
-        return self[name] if name in self else default  # noqa: SIM401 (which would not make it)
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
 
-    def items(self) -> Any:
-        return [(name, self[name]) for name in self]
-
-    def values(self) -> Any:
-        return [self[name] for name in self]
+    def __len__(self) -> int:
+        return len(COMMANDS)
 
 
 class Group(TyperGroup):
@@ -91,7 +90,7 @@ class Commands(TyperGroup):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.commands = LazyCommands()
+        self.commands: Any = LazyCommands()
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The commands by section, in columns of one width."""

@@ -36,7 +36,7 @@ def calibrate(model: Annotated[str, typer.Argument(**MODEL)], settings: dict[str
         say(f"refused: {text}")
     for path in (done.bundle.folder, *done.files):
         say(path)
-    say(done.summary)
+    say(outcome.verdict(done.calibrated))
     say_next("qcn", "verify-parity", done.bundle.folder)
 
 

@@ -1,4 +1,4 @@
-"""What a shell completes (`qcn --install-completion`): names of the product, and folders. No torch here."""
+"""Shell completion (`qcn --install-completion`) of names and folders. No torch here."""
 
 import importlib
 from collections.abc import Callable, Iterable
@@ -9,12 +9,12 @@ Complete = Callable[[str], list[str]]
 
 
 def one_of(names: Names) -> Complete:
-    """One of these names."""
+    """Complete one of these names."""
     return lambda incomplete: [name for name in names() if name.startswith(incomplete)]
 
 
 def several(names: Names) -> Complete:
-    """Some of these names, by commas."""
+    """Complete names separated by commas."""
 
     def complete(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")
@@ -24,7 +24,7 @@ def several(names: Names) -> Complete:
 
 
 def or_folder(names: Names) -> Complete:
-    """One of these names, or a folder."""
+    """Complete one of these names, or a folder."""
 
     def complete(incomplete: str) -> list[str]:
         parent = Path(incomplete).parent if incomplete and not incomplete.endswith("/") else Path(incomplete or ".")

@@ -87,7 +87,7 @@ def show(
 
         called = dataset_name(name)
         path = out or Path("runs/datasets") / f"{called}.png"
-        contact_sheet(load(name, data_dir).train, path, title=f"{called}, training split")
+        contact_sheet(load(name, data_dir).train, path, f"{called}, training split")
     say(path)
     say_next("qcn", "train", "--dataset", name, *data_dir_option(data_dir))
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from qcn.direction import DirectionErrors
-    from qcn.evaluate import Result
     from qcn.evaluate.directions import DirectionResult
+    from qcn.evaluate.rates import Result
     from qcn.intervals import ErrorRate
 
 
@@ -37,11 +37,11 @@ def evaluate(
     request = make(Request, **settings)
     with shown():
         doing(f"loading {model}")
-        from qcn.evaluate import evaluate_model
+        from qcn.evaluate import evaluation
         from qcn.names import RUN
         from qcn.packages import installed
 
-        done = evaluate_model(model, request)
+        done = evaluation.evaluate(model, request)
     show(overall(done.results, f"{model}: error on {request.dataset or 'its own data set'}"))
     if any(result.direction for result in done.results):
         show(directions(done.results))
@@ -72,7 +72,7 @@ def overall(results: list["Result"], title: str) -> "Table":
     table = table_of("split", *numbers, right=numbers, whole=whole, framed=True, title=readable(title))
     for result in results:
         most = [f"{100 * result.top.rate.error:.2f} %"] if result.top else []
-        off = "" if result.calibration_error is None else f"{100 * result.calibration_error:.2f} %"
+        off = f"{100 * result.calibration_error:.2f} %"
         table.add_row(result.split, f"{result.overall.total:,}", *_shown(result.overall), *most, off)
     return table
 
@@ -120,7 +120,7 @@ def _angles(errors: "DirectionErrors") -> list[str]:
 
 
 def by_known(result: "Result") -> "Table":
-    """What is called known: right answers on the split, and pictures of other things."""
+    """How often right answers on the split, and pictures of other things, are called known."""
     numbers = ("pictures", "called known", "95 % interval", "told from test images")
     title = f"{result.split}: what it calls known"
     table = table_of("", *numbers, right=numbers, whole=numbers, framed=True, title=title)

@@ -125,7 +125,7 @@ def _say_made(bundle: "Bundle", results: "Sequence[Made]") -> None:
 
 def _refit(engines: Path, weights: Path, settings: dict[str, Any], out: Path | None, data_dir: Path) -> None:
     """Put the weights of a retrained network into existing engines, and the engines into its bundle."""
-    from qcn.export.refit import refit_engines
+    from qcn.export.backends.tensorrt.refit import refit_engines
 
     if others := settings.keys() - _defaults(settings):
         raise UsageError(f"--refit keeps engines as they were built: leave out {min(others)}")

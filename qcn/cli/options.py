@@ -183,7 +183,7 @@ def _rare_parameter(cls: type, rare: Mapping[str, Setting]) -> inspect.Parameter
 
 
 def _set(typed: Iterable[str], rare: Mapping[str, Setting]) -> dict[str, str]:
-    """What `--set` was given; a name alone is switched on."""
+    """Parse the values of `--set`; a name alone is a switch, turned on."""
     settings = {}
     for text in typed:
         name, equals, value = text.partition("=")

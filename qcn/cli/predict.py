@@ -2,6 +2,7 @@
 
 import time
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,8 +18,9 @@ from qcn.terminal.tables import table_of
 from qcn.terminal.text import counted, readable
 
 if TYPE_CHECKING:
-    from qcn.predict.records import ResultRow
-    from qcn.predict.rows import RowFile
+    from qcn.predict.reading import Row
+    from qcn.predict.rows import Tally
+    from qcn.runtime import Model
 
 TABLE = 20  # pictures in the terminal's table, and unreadable ones that are named
 DEFAULT = "cifar10-qcn-deep"  # animals and vehicles: what a first photograph may show
@@ -78,9 +80,9 @@ def predict(
             raise UsageError(f"--out is a folder of all answers; it does not go with {' and '.join(named)}")
         _predict_shards(sources, out, engine, model, backend, batch, public_key)
         return
-    from qcn.predict import draw, records, rows
+    from qcn.predict import draw, rows
     from qcn.predict.open import open_model
-    from qcn.predict.reading import pictures_of
+    from qcn.predict.reading import answered, pictures_of
     from qcn.predict.sources import count, items
 
     forms = {"--jsonl": (jsonl, rows.JsonLines), "--csv": (csv, rows.Csv), "--json": (json, rows.JsonArray)}
@@ -99,45 +101,32 @@ def predict(
             rows.RowFile(path, form(answering.classes, answering.identity)) for path, form in forms.values() if path
         ]
         with rows.writing(files, answering.identity, waiting if resume else None) as before:
-            number, unreadable, began = before.rows, before.unreadable, time.perf_counter()
+            tally, began = before, time.perf_counter()
             try:
-                with closing(pictures_of(waiting, sources)) as result:
-                    for row, pixels in records.answered(answering, result, batch):
+                with closing(pictures_of(waiting, sources)) as pictures:
+                    for row in answered(answering, pictures, batch):
                         for file in files:
                             file.write(row)
-                        number += 1
-                        if number % batch == 0 or number == total:
-                            rate = (number - before.rows) / (time.perf_counter() - began)
-                            done = f"{counted(number, 'picture')}, {rate:,.0f}/s, by {answering.backend}"
-                            doing(done, number if total else None, of=total or 1)
-                        if row.answer is None or pixels is None:
-                            unreadable += 1
-                            table.add_unreadable(row)
-                            continue
+                        tally = tally.plus(1, int(row.answer is None))
+                        if tally.rows % batch == 0 or tally.rows == total:
+                            _show(answering, tally, before, total, began)
                         if sheet:
-                            sheet.add(pixels, row.answer, records.file_name(row.file, number))
+                            sheet.add(row, tally.rows)
                         table.add(row)
             except KeyboardInterrupt:
                 for file in files:
-                    file.end_after(number)
-                _say_stopped(files, number, resume)
+                    file.end_after(tally.rows)
+                if files and all(file.resumable for file in files):
+                    _say_stopped(tally, " --resume" * (not resume))
                 raise
     seconds = time.perf_counter() - began
-    read = number - before.rows - (unreadable - before.unreadable)
-    table.end(read, bool(files))
+    table.end(tally.read - before.read, bool(files))
     if sheet and sheet.write():
         say(sheet.words())
     for path in paths.values():
         if path != rows.STDOUT:
             say(path)
-    after = f", after {before.rows:,} that were answered before" * bool(before.rows)
-    typer.echo(
-        f"{counted(read, 'picture')} in {seconds:.2f} s ({read / seconds:,.0f}/s), including reading, by "
-        f"{readable(answering.name)} on {answering.backend}{after}",
-        err=to_stdout,
-    )
-    if unreadable:
-        raise CheckFailed(f"{unreadable:,} of {counted(number, 'picture')} could not be read")
+    _end(answering, tally, before, seconds, to_stdout)
 
 
 def _predict_shards(
@@ -160,30 +149,46 @@ def _predict_shards(
         doing(f"loading {model}")
         answering = open_model(model, backend, public_key)
         doing("counting pictures")
-        work = shards.plan(sources, out, answering.identity)
-        rows, unreadable = work.before
-        total = rows + sum(len(shard.pictures) for shard in work.waiting)
-        began = time.perf_counter()
+        waiting, before = shards.plan(sources, out, answering.identity)
+        tally, began = before, time.perf_counter()
+        total = before.rows + sum(len(shard.pictures) for shard in waiting)
         if engine == "ray":
-            opening = shards.Opening(model, backend, public_key, batch, answering.identity, Path.cwd())
-            results = shards.by_ray(opening, work.waiting)
+            results = shards.by_ray(model, backend, public_key, answering.identity, batch, waiting)
         else:
-            results = map(shards.Answering(answering, batch), work.waiting)
+            results = map(partial(shards.answer, answering, batch), waiting)
         try:
             for finished in results:
-                rows, unreadable = rows + finished.rows, unreadable + finished.unreadable
-                rate = (rows - work.before.rows) / (time.perf_counter() - began)
-                doing(f"{counted(rows, 'picture')}, {rate:,.0f}/s, by {answering.backend}", rows, of=total)
+                tally = tally.plus(*finished)
+                _show(answering, tally, before, total, began)
         except KeyboardInterrupt:
-            say_above(f"{counted(rows, 'picture')} answered; go on with: {command()}")
+            _say_stopped(tally)
             raise
-    seconds, answered = time.perf_counter() - began, rows - work.before.rows
+    seconds = time.perf_counter() - began
     say(out)
-    after = f", after {work.before.rows:,} that were answered before" * bool(work.before.rows)
-    by = f"{readable(answering.name)} on {answering.backend}"
-    say(f"{counted(answered, 'picture')} in {seconds:.2f} s ({answered / seconds:,.0f}/s), by {by}{after}")
-    if unreadable:
-        raise CheckFailed(f"{unreadable:,} of {counted(rows, 'picture')} could not be read")
+    _end(answering, tally, before, seconds)
+
+
+def _show(model: "Model", tally: "Tally", before: "Tally", total: int | None, began: float) -> None:
+    """Show progress."""
+    rate = (tally.rows - before.rows) / (time.perf_counter() - began)
+    done = f"{counted(tally.rows, 'picture')}, {rate:,.0f}/s, by {model.backend}"
+    doing(done, tally.rows if total else None, of=total or 1)
+
+
+def _say_stopped(tally: "Tally", resume: str = "") -> None:
+    """Print the command that resumes."""
+    say_above(f"{counted(tally.rows, 'picture')} answered; go on with: {command()}{resume}")
+
+
+def _end(model: "Model", tally: "Tally", before: "Tally", seconds: float, to_stderr: bool = False) -> None:
+    """Print how many pictures were read, and fail if some were unreadable."""
+    read = tally.read - before.read
+    after = f", after {before.rows:,} that were answered before" * bool(before.rows)
+    by = f"{readable(model.name)} on {model.backend}"
+    text = f"{counted(read, 'picture')} in {seconds:.2f} s ({read / seconds:,.0f}/s), including reading, by {by}{after}"
+    typer.echo(text, err=to_stderr)
+    if tally.unreadable:
+        raise CheckFailed(f"{tally.unreadable:,} of {counted(tally.rows, 'picture')} could not be read")
 
 
 class _Table:
@@ -195,8 +200,11 @@ class _Table:
         self._top, self._hidden, self._directions = top, hidden, directions
         self._rows = self._unreadable = 0
 
-    def add(self, row: "ResultRow") -> None:
-        if row.answer is None or self._rows >= TABLE:
+    def add(self, row: "Row") -> None:
+        if row.answer is None:
+            self._add_unreadable(row.error)
+            return
+        if self._rows >= TABLE:
             return
         self._rows += 1
         for place, (label, probability) in enumerate(row.answer.top(self._top)):
@@ -209,10 +217,10 @@ class _Table:
         if self._rows == TABLE:
             self._show()
 
-    def add_unreadable(self, row: "ResultRow") -> None:
+    def _add_unreadable(self, why: str) -> None:
         self._unreadable += 1
         if self._unreadable <= TABLE:
-            say_above(readable(row.error))
+            say_above(readable(why))
         elif self._unreadable == TABLE + 1:
             say_above("… and more that could not be read")
 
@@ -241,9 +249,3 @@ def _check_files(paths: dict[str, Path], resume: bool) -> None:
         raise UsageError("--resume goes on with --jsonl or --csv, not with --json, which is one document")
     if Path("-") in paths.values():
         raise UsageError("--resume goes on with a file, not with standard output")
-
-
-def _say_stopped(files: "list[RowFile]", number: int, resume: bool) -> None:
-    """Print how to resume, if possible."""
-    if files and all(file.resumable for file in files):
-        say_above(f"{counted(number, 'picture')} answered; go on with: {command()}{' --resume' * (not resume)}")

@@ -82,16 +82,16 @@ def field(
     from qcn.field import report as reporting
 
     with shown():
-        result = reporting.read_field(folders, command(), baseline, data_dir)
-        paths = reporting.write(out, result)
+        report, devices = reporting.read_field(folders, command(), baseline, data_dir)
+        paths = reporting.write(out, report, devices)
     table = table_of("device", "answers", "unknown", "drifted", "pictures", right=("answers", "unknown", "pictures"))
-    for one in result.report.devices:
+    for one in report.devices:
         drifted = ", ".join(one.drifted) or ("no" if any(drift.p is not None for drift in one.drift) else "not tested")
         table.add_row(one.name, f"{one.answers:,}", f"{100 * one.unknown:.1f} %", drifted, f"{one.pictures:,}")
     show(table)
     for path in paths:
         say(path)
-    reporting.conclude(result.report)
-    say(reporting.headline(result.report))
-    if any(one.pictures for one in result.report.devices):
+    reporting.conclude(report)
+    say(reporting.headline(report))
+    if any(one.pictures for one in report.devices):
         say_next("qcn", "datasets", "add", "my/pictures", out / reporting.TABLE)

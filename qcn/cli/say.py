@@ -1,4 +1,4 @@
-"""What the commands print. It may quote a bundle or a backend, so nothing in it gives the terminal orders."""
+"""Printing for the commands. Text may quote a bundle or a backend, so control characters are escaped."""
 
 import os
 import sys
@@ -18,9 +18,9 @@ WIDEST = 10_000  # columns of what a table may want
 
 
 def say(text: object, status: str | None = None, colour: str | None = None) -> None:
-    """Print text with its control characters written out; line breaks stay.
+    """Print text with control characters escaped, but for line breaks.
 
-    With a status the text stands in a column behind it, in colour if that is asked for; an empty one leaves it blank.
+    With a status, which may be empty and coloured, the text stands in a column behind it.
     """
     message = readable(str(text), keep="\n")
     typer.echo(message if status is None else f"{typer.style(f'{status:{STATUS}}', fg=colour)} {message}")

@@ -57,7 +57,7 @@ def train(
     from qcn import api
 
     if resume:
-        run = api.resume(resume, epochs=settings.get("epochs"), data_dir=data_dir, device=device)
+        run = api.Run(resume).resume(epochs=settings.get("epochs"), data_dir=data_dir, device=device)
     else:
         run = api.train(**settings, **others, data_dir=data_dir, device=device)
     from qcn.networks.distributed import first_process
@@ -85,7 +85,7 @@ def train(
 
 
 def why_best(history: Sequence["Epoch"], best: "Epoch") -> str:
-    """Why another epoch, with a smaller validation error, is not the best; nothing if there is none."""
+    """Explain why an epoch with a smaller validation error is not the best; empty if there is none."""
     least = min(history, key=lambda row: row.validation_error)
     if best.validation_error <= least.validation_error:
         return ""

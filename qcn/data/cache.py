@@ -122,7 +122,8 @@ def load(folder: Path, found: Listing, stored: Stored) -> Splits:
         _make(folder, found, stored)
     index, damaged = read_index(folder), UsageError(f"{folder} is damaged: delete it, and it is made again")
     try:
-        images = _mapped(folder / IMAGES)
+        # Stays on disk. Copy on write: torch warns of arrays that cannot be written to.
+        images: NDArray[np.uint8] = np.load(folder / IMAGES, mmap_mode="c", allow_pickle=False)
     except (OSError, EOFError, ValueError) as error:  # it is gone, empty, or cut
         raise damaged from error
     counted = {len(images), *map(len, (index.files, index.labels, index.sizes, index.views)), sum(index.counts)}
@@ -210,12 +211,6 @@ def _below(path: Path, source: Path) -> str:
 
 def read_index(folder: Path) -> Index:
     return records.load(Index, folder / INDEX)
-
-
-def _mapped(path: Path) -> NDArray[np.uint8]:
-    """An array that stays on disk. Copy on write: torch warns of arrays that cannot be written to."""
-    array: NDArray[np.uint8] = np.load(path, mmap_mode="c", allow_pickle=False)
-    return array
 
 
 def expect_random_reads(images: NDArray[np.uint8]) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qcn.data.imageset import ImageSet
-from qcn.direction import ROUND, Degrees, direction_errors
+from qcn.direction import ROUND, Degrees, angle_between, direction_vector
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,17 @@ class TrueDirections:
         return TrueDirections(self.azimuth[rows], self.elevation[rows], self.symmetry[rows], self.elevations)
 
     def measure(self, pose: NDArray[np.floating]) -> tuple[NDArray[np.float64], Degrees]:
-        """The lengths [N] of poses [N, 3], and the degrees [N] that they are off; NaN for those without a direction."""
+        """The lengths [N] of poses [N, 3], and the degrees [N] that they are off; NaN for those without a direction.
+
+        Of the directions that are equivalent by symmetry, the nearest one counts.
+        """
         counted = pose.astype(np.float64) * np.array([1, 1, float(self.elevations)])
-        errors = direction_errors(counted, self.azimuth, self.elevation, self.symmetry)
+        errors = np.full(len(pose), np.nan)
+        for fold in np.unique(self.symmetry[self.symmetry != ROUND]):
+            rows = self.symmetry == fold
+            equivalent = (self.azimuth[rows] + 360 * turn / fold for turn in range(fold))
+            true = (direction_vector(azimuth, self.elevation[rows]) for azimuth in equivalent)
+            errors[rows] = np.min([angle_between(counted[rows], one) for one in true], axis=0)
         return np.linalg.norm(counted, axis=1), errors
 
 

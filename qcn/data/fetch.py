@@ -10,9 +10,7 @@ import tarfile
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Callable
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +22,6 @@ from qcn.terminal.progress import doing, shown
 TRIES = 3  # for a connection that breaks midway; a refusal by the server is final
 TIMEOUT = 30.0  # seconds without a byte
 CHUNK = 1 << 18
-
-Report = Callable[[int, int | None], None]  # bytes so far, bytes in all where the server says so
 
 
 class _Interrupted(Exception):
@@ -42,7 +38,7 @@ def fetch(dataset: Dataset, data_dir: Path) -> list[Path]:
                 if _unpacked(file, folder) or (not isinstance(file, RemoteArchive) and _whole(file, folder)):
                     continue
                 folder.mkdir(parents=True, exist_ok=True)
-                path = download(file, folder, partial(_told, file))
+                path = _download(file, folder)
                 brought += _unpack(file, path, folder) if isinstance(file, RemoteArchive) else [path]
             except OSError as error:
                 raise MissingError(f"cannot write {file.name} into {folder}: {error.strerror or error}") from None
@@ -60,14 +56,14 @@ def is_here(dataset: Dataset, data_dir: Path) -> bool:
     )
 
 
-def download(file: RemoteFile, folder: Path, report: Report) -> Path:
+def _download(file: RemoteFile, folder: Path) -> Path:
     """Download one file into `folder`, unless it is there already with the right checksum."""
     target, part = folder / file.name, folder / f"{file.name}.part"
     if _whole(file, folder):
         return target
     for left in reversed(range(TRIES)):
         try:
-            _transfer(file, part, report)
+            _transfer(file, part)
             break
         except _Interrupted as error:
             if not left:
@@ -80,7 +76,7 @@ def download(file: RemoteFile, folder: Path, report: Report) -> Path:
     return target
 
 
-def _transfer(file: RemoteFile, part: Path, report: Report) -> None:
+def _transfer(file: RemoteFile, part: Path) -> None:
     """Append the rest of the file to `part`, or start again where the server does not resume."""
     have = part.stat().st_size if part.exists() else 0
     response = _open(file, part.parent, have)
@@ -90,11 +86,11 @@ def _transfer(file: RemoteFile, part: Path, report: Report) -> None:
         resumed = response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
         have = have if resumed else 0
         total = None if response.length is None else have + response.length
-        report(have, total)
+        _show(file, have, total)
         with part.open("ab" if resumed else "wb") as sink:
             while chunk := _receive(response):
                 have += sink.write(chunk)
-                report(have, total)
+                _show(file, have, total)
     if total is not None and have < total:
         raise _Interrupted(f"the connection broke after {have:,} of {total:,} bytes")
 
@@ -161,6 +157,6 @@ def _whole(file: RemoteFile, folder: Path) -> bool:
     return path.is_file() and file_md5(path) == file.md5
 
 
-def _told(file: RemoteFile, done: int, total: int | None) -> None:
-    """Show how much of a file is here."""
+def _show(file: RemoteFile, done: int, total: int | None) -> None:
+    """How many bytes are here, of how many if the server says so."""
     doing(f"fetching {file.name}, {done / 1e6:,.1f} MB", done if total else None, of=total or 1)

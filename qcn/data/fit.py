@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Fit = Literal["crop", "letterbox", "stretch"]
 Pixels = NDArray[np.uint8]
 PICTURES = (".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp")
-MAX_SIDE, MAX_PIXELS = 16384, 178_956_970  # of a picture; as in deploy/programs/image.h. The second is Pillow's own
+MAX_SIDE = 16384  # of a picture; as in deploy/programs/image.h
 
 
 def need_pillow() -> None:

@@ -17,8 +17,9 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -93,7 +94,7 @@ def listing(source: Path) -> Listing:
 
 def side_for_backbone(source: Path) -> int | None:
     """The side at which a pretrained backbone should see these pictures; None if they are grey, or too small for it."""
-    pictures = [facts for one in _sample(listing(source).pictures, SAMPLED) if (facts := _glance(one.path))]
+    pictures = _glances(listing(source))
     usual = np.median([min(width, height) for width, height, _ in pictures]) if pictures else 0
     if all(grey for _, _, grey in pictures):
         return None
@@ -107,7 +108,7 @@ def choose(found: Listing, asked: Stored) -> Stored:
     """
     size, channels = asked.size, asked.channels
     if size is None or channels is None:
-        seen = [facts for picture in _sample(found.pictures, SAMPLED) if (facts := _glance(picture.path))]
+        seen = _glances(found)
         if not seen:
             raise UsageError(f"{found.source}: none of the pictures can be read")
         sides = {side for width, height, _ in seen for side in (width, height)}
@@ -152,43 +153,31 @@ def files_below(folder: Path) -> Iterator[Path]:
         yield from (Path(place, name) for name in sorted(files) if not name.startswith("."))
 
 
-@dataclass(frozen=True)
-class Row:
-    """A line of a table, as it was read."""
-
-    number: int
-    path: str
-    label: str
-    split: str
-    azimuth: float | None
-    elevation: float | None
-    object: str | None
-    group: str | None
-    symmetry: int | None
-
-
 def _table(source: Path) -> Listing:
-    lines = csv_lines(source) if source.suffix.lower() == ".csv" else _json_lines(source)
-    rows = [_row(source, number, row) for number, row in lines]
-    classes = tuple(sorted({row.label for row in rows}))
-    pictures = []
+    rows: list[tuple[str, Path, Any]] = []
     symmetry: dict[str, int] = {}
-    for row in rows:
-        if row.split and row.split.lower() not in NAMES:
-            raise UsageError(f"{source}, line {row.number}: the split is train, val or test, not '{row.split}'")
-        if row.symmetry is not None and symmetry.setdefault(row.label, row.symmetry) != row.symmetry:
+    for number, row in csv_lines(source) if source.suffix.lower() == ".csv" else _json_lines(source):
+        where = f"{source}, line {number}"
+        path, label, split = (row.get(name) for name in ("path", "label", "split"))
+        label = str(label) if isinstance(label, int) else label
+        if not (isinstance(path, str) and path and isinstance(label, str) and label and label.isprintable()):
+            raise UsageError(f"{where}: columns named path and label are needed")
+        if split and str(split).lower() not in NAMES:
+            raise UsageError(f"{where}: the split is train, val or test, not '{split}'")
+        fold = _symmetry(where, row.get("symmetry"))
+        if fold is not None and symmetry.setdefault(label, fold) != fold:
             raise UsageError(
-                f"{source}, line {row.number}: class {row.label} has the symmetry {symmetry[row.label]} in another "
-                f"line, and {row.symmetry} here"
+                f"{where}: class {label} has the symmetry {symmetry[label]} in another line, and {fold} here"
             )
-        split = NAMES[row.split.lower()] if row.split else None
-        label = classes.index(row.label)
-        path = source.parent / row.path
-        pictures.append(Picture(path, label, split, row.azimuth, row.elevation, row.object, row.group))
+        angles = _angle(where, row, "azimuth", 36000.0), _angle(where, row, "elevation", 90.0)
+        together = (None if row.get(name) in (None, "") else str(row[name]) for name in ("object", "group"))
+        rows.append((label, source.parent / path, (NAMES[str(split).lower()] if split else None, *angles, *together)))
+    classes = tuple(sorted({label for label, *_ in rows}))
+    pictures = tuple(Picture(path, classes.index(label), *facts) for label, path, facts in rows)
     if any(one.split for one in pictures) and not all(one.split for one in pictures):
         raise UsageError(f"{source}: some lines have a split and some do not")
     folds = tuple(symmetry.get(name, 1) for name in classes) if symmetry else None
-    return Listing(source, classes, tuple(pictures), symmetry=folds)
+    return Listing(source, classes, pictures, symmetry=folds)
 
 
 def csv_lines(source: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -210,26 +199,7 @@ def _json_lines(source: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 yield number, row if isinstance(row, dict) else {}
 
 
-def _row(source: Path, number: int, row: dict[str, Any]) -> Row:
-    path, label, split, item, group = (row.get(name) for name in ("path", "label", "split", "object", "group"))
-    if isinstance(label, int):
-        label = str(label)
-    if not (isinstance(path, str) and path and isinstance(label, str) and label and label.isprintable()):
-        raise UsageError(f"{source}, line {number}: columns named path and label are needed")
-    return Row(
-        number,
-        path,
-        label,
-        split if isinstance(split, str) else "",
-        _angle(source, number, row, "azimuth", 36000.0),
-        _angle(source, number, row, "elevation", 90.0),
-        None if item in (None, "") else str(item),
-        None if group in (None, "") else str(group),
-        _symmetry(source, number, row.get("symmetry")),
-    )
-
-
-def _angle(source: Path, number: int, row: dict[str, Any], name: str, most: float) -> float | None:
+def _angle(where: str, row: dict[str, Any], name: str, most: float) -> float | None:
     given = row.get(name)
     if given in (None, ""):
         return None
@@ -239,11 +209,11 @@ def _angle(source: Path, number: int, row: dict[str, Any], name: str, most: floa
         angle = math.nan
     if not abs(angle) <= most:
         limits = f" from -{most:g} to {most:g}" if name == "elevation" else ""
-        raise UsageError(f"{source}, line {number}: the {name} is a number of degrees{limits}, not '{given}'")
+        raise UsageError(f"{where}: the {name} is a number of degrees{limits}, not '{given}'")
     return angle
 
 
-def _symmetry(source: Path, number: int, given: object) -> int | None:
+def _symmetry(where: str, given: object) -> int | None:
     if given in (None, ""):
         return None
     words = {"none": 1, "round": ROUND}
@@ -251,26 +221,23 @@ def _symmetry(source: Path, number: int, given: object) -> int | None:
     if text in words or (text.isdecimal() and 1 <= int(text) <= 360):
         return words[text] if text in words else int(text)
     raise UsageError(
-        f"{source}, line {number}: a symmetry is none, round, or the number of azimuths from which the class looks the "
-        f"same, not '{given}'"
+        f"{where}: a symmetry is none, round, or the number of azimuths from which the class looks the same, "
+        f"not '{given}'"
     )
 
 
-def _sample(pictures: Sequence[Picture], count: int) -> list[Picture]:
-    """So many of them, evenly spread."""
-    return [pictures[i * len(pictures) // count] for i in range(count)] if len(pictures) > count else list(pictures)
-
-
-def _glance(path: Path) -> tuple[int, int, bool] | None:
-    """Width, height, and whether it is grey, from the head of the file; None if it cannot be read."""
+def _glances(found: Listing) -> list[tuple[int, int, bool]]:
+    """Width, height, and whether it is grey, from the heads of some files, evenly spread; of those that can be read."""
     need_pillow()
     from PIL import Image
 
-    try:
-        with open_plain(path) as file, Image.open(file) as opened:
-            return *opened.size, opened.mode in ("1", "L", "LA", "I", "I;16", "I;16B")
-    except Exception:  # whatever is wrong with it is said when it is read
-        return None
+    pictures, result = found.pictures, []
+    if len(pictures) > SAMPLED:
+        pictures = tuple(pictures[i * len(pictures) // SAMPLED] for i in range(SAMPLED))
+    for picture in pictures:
+        with suppress(Exception), open_plain(picture.path) as file, Image.open(file) as opened:  # said when it is read
+            result.append((*opened.size, opened.mode in ("1", "L", "LA", "I", "I;16", "I;16B")))
+    return result
 
 
 def plain(name: str, empty: str = "pictures") -> str:

@@ -1,16 +1,22 @@
-"""MNIST and Fashion-MNIST: 60,000 training and 10,000 test images of 28×28 grey pixels, ten classes, in idx files."""
+"""MNIST and Fashion-MNIST: 60,000 training and 10,000 test images of 28×28 grey pixels, ten classes.
+
+Their files are in the idx format: two zero bytes, the type, the number of dimensions, the dimensions, the data; big
+endian.
+"""
 
 from functools import partial
 from pathlib import Path
 
-from qcn.data.binary import find_file, image_set
-from qcn.data.idx import read_idx
+import numpy as np
+
+from qcn.data.binary import Bytes, body, find_file, header, image_set, read_bytes
 from qcn.data.imageset import ImageSet, Splits
 from qcn.data.spec import Augmentation, Dataset, RemoteFile
 from qcn.data.splits import hold_out
 from qcn.errors import UsageError
 
 SIZE = 28
+UNSIGNED_BYTE = 0x08  # the type
 DIGITS = tuple("0123456789")
 GARMENTS = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 
@@ -18,6 +24,19 @@ GARMENTS = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Sh
 def load(folder: Path, name: str, classes: tuple[str, ...]) -> Splits:
     train, validation = hold_out(_read(folder, "train", classes), name)
     return Splits(train, validation, {"test": _read(folder, "t10k", classes)})
+
+
+def read_idx(path: Path, ndim: int) -> Bytes:
+    """An idx file of unsigned bytes with `ndim` dimensions, gzip or not."""
+    data = read_bytes(path)
+    (magic,) = header(path, data, 0, 1, ">u4")
+    expected = UNSIGNED_BYTE << 8 | ndim
+    if magic != expected:
+        raise UsageError(
+            f"{path}: not an idx file of bytes with {ndim} dimensions: magic number 0x{magic:08X}, not 0x{expected:08X}"
+        )
+    shape = header(path, data, 4, ndim, ">u4")
+    return body(path, data, 4 + 4 * ndim, shape, np.uint8).astype(np.uint8, copy=False)
 
 
 def _read(folder: Path, part: str, classes: tuple[str, ...]) -> ImageSet:

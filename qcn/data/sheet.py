@@ -19,45 +19,43 @@ if TYPE_CHECKING:
 
 CELL = 64  # side of an image on the sheet, in pixels, near enough: small images are enlarged by whole factors only
 GAP, MARGIN = 4, 24
+COLUMNS, AZIMUTHS = 10, 18  # images per row; with viewpoints, at most so many, one per azimuth
 PAPER, INK, FAINT, EMPTY = (255, 255, 255), (28, 30, 34), (91, 97, 105), (240, 241, 243)
 Rows = list[list[int | None]]  # by class, by column: which image, or None for an empty cell
 
 
-def contact_sheet(images: ImageSet, path: Path, *, title: str = "", columns: int | None = None) -> None:
-    """Write the sheet of `images` to `path`, a PNG. Of a stereo pair it shows the left eye.
-
-    `columns` is the number of images per row: ten if not given, and with viewpoints one per azimuth, up to 18.
-    """
+def contact_sheet(images: ImageSet, path: Path, title: str) -> None:
+    """Write the sheet of `images` to `path`, a PNG. Of a stereo pair it shows the left eye."""
     if not len(images):
         raise UsageError("no images to show on a contact sheet")
     if images.images.shape[1] not in (1, 2, 3):
         raise UsageError(f"a contact sheet shows images of 1, 2 or 3 channels, not {images.images.shape[1]}")
     if images.views is None or not np.isfinite(images.views.azimuth).any():
-        rows, headings = _spread(images, columns or 10)
+        rows, headings = _spread(images), list[str]()
     else:
-        rows, headings = _around(images, images.views, columns or 18)
+        rows, headings = _around(images, images.views)
     sheet = _draw(images, rows, headings, title)
     with atomic_write(path) as aside:
         sheet.save(aside, format="PNG", optimize=True)
 
 
-def _spread(images: ImageSet, columns: int) -> tuple[Rows, list[str]]:
-    """For each class, images at even distances through it; no headings."""
+def _spread(images: ImageSet) -> Rows:
+    """For each class, images at even distances through it."""
     rows: Rows = []
     for label in range(len(images.classes)):
         members = np.flatnonzero(images.labels == label)
-        count = min(columns, len(members))
+        count = min(COLUMNS, len(members))
         shown = members[np.arange(count) * len(members) // max(count, 1)]
-        rows.append([*map(int, shown), *[None] * (columns - count)])
-    return rows, []
+        rows.append([*map(int, shown), *[None] * (COLUMNS - count)])
+    return rows
 
 
-def _around(images: ImageSet, views: Views, columns: int) -> tuple[Rows, list[str]]:
-    """For each class, one object at each azimuth (or near `columns` of them, evenly), and the azimuths as headings."""
+def _around(images: ImageSet, views: Views) -> tuple[Rows, list[str]]:
+    """For each class, one object at each azimuth (or near AZIMUTHS of them, evenly), and the azimuths as headings."""
     azimuths: NDArray[Any] = np.unique(views.azimuth[np.isfinite(views.azimuth)])
     reach = 0.0
-    if len(azimuths) > columns:
-        azimuths, reach = azimuths[np.arange(columns) * len(azimuths) // columns], 180 / columns
+    if len(azimuths) > AZIMUTHS:
+        azimuths, reach = azimuths[np.arange(AZIMUTHS) * len(azimuths) // AZIMUTHS], 180 / AZIMUTHS
     members = [np.flatnonzero(images.labels == label) for label in range(len(images.classes))]
     rows = [_walk(every, views, azimuths, reach) for every in members]
     return rows, [f"{azimuth:g}°" for azimuth in azimuths]
@@ -106,17 +104,16 @@ def _draw(images: ImageSet, rows: Rows, headings: list[str], title: str) -> "Ima
     axis = [("azimuth", small)] * bool(headings)
     labels = [*((name, plain) for name in images.classes), *((count, small) for count in counts), *axis]
     left = MARGIN + int(max(ruler.textlength(text, font) for text, font in labels)) + 16
-    top = MARGIN + (34 if title else 0) + (20 if headings else 0)
+    top = MARGIN + 34 + (20 if headings else 0)
     columns = max(map(len, rows))
     size = (left + columns * (width + GAP) - GAP + MARGIN, top + len(rows) * (height + GAP) - GAP + MARGIN)
     sheet = Image.new("RGB", size, PAPER)
     draw = ImageDraw.Draw(sheet)
-    if title:
-        draw.text((MARGIN, MARGIN - 4), title, INK, large)
-        channels, *pixels = images.images.shape[1:]
-        kind = {1: "grey", 2: "stereo pairs", 3: "colour"}[channels]
-        facts = f"{len(images):,} images, {kind}, {pixels[1]} x {pixels[0]} pixels"  # Pillow's font has no ×
-        draw.text((MARGIN + draw.textlength(title, large) + 14, MARGIN + 17), facts, FAINT, small, anchor="ls")
+    draw.text((MARGIN, MARGIN - 4), title, INK, large)
+    channels, *pixels = images.images.shape[1:]
+    kind = {1: "grey", 2: "stereo pairs", 3: "colour"}[channels]
+    facts = f"{len(images):,} images, {kind}, {pixels[1]} x {pixels[0]} pixels"  # Pillow's font has no ×
+    draw.text((MARGIN + draw.textlength(title, large) + 14, MARGIN + 17), facts, FAINT, small, anchor="ls")
     for text, font in axis:
         draw.text((left - 12, top - 6), text, FAINT, font, anchor="rs")
     for column, heading in enumerate(headings):

@@ -42,16 +42,11 @@ class Preprocessing:
     std: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot be right: a specification may come from a file."""
-        if self.fit not in get_args(Fit):
-            raise unknown_name("preprocessing: fit", str(self.fit), get_args(Fit))
+        """Refuse values that cannot be right: a specification may come from a file. (`records` looks at its types.)"""
         for name, side in (("resize", self.resize), ("crop", self.crop)):
-            if side is not None and (type(side) is not int or side < 1):
+            if side is not None and side < 1:
                 raise UsageError(f"preprocessing: {name} must be a number of pixels, not {side!r}")
-        if self.standardise not in ("dataset", "image"):
-            raise UsageError(f"preprocessing: standardise must be 'dataset' or 'image', not {self.standardise!r}")
-        numbers = (*self.mean, *self.std)
-        if not all(type(number) is float for number in numbers) or len(self.mean) != len(self.std):
+        if len(self.mean) != len(self.std):
             raise UsageError("preprocessing: mean and std must each have one number per channel")
         if not all(std > 0 for std in self.std):
             raise UsageError(f"preprocessing: std must be positive, not {list(self.std)}")

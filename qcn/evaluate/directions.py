@@ -1,13 +1,13 @@
 """How far the directions that a network tells are off, on images of known views that it classifies right."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qcn.data.directions import true_directions
 from qcn.data.imageset import ImageSet
-from qcn.direction import ROUND, Degrees, DirectionErrors, Directions, direction_errors
+from qcn.direction import ROUND, Degrees, DirectionErrors, Directions
 
 MOST = 36  # azimuths that are listed one by one; more are put together by tens of degrees
 
@@ -34,15 +34,20 @@ def errors_of_right_answers(
         return None
     counts = (predicted == images.labels) & (truth.symmetry != ROUND)
     symmetry = np.where(counts, directions.symmetry_of(images.labels), ROUND)
-    return direction_errors(directions.pointing(pose, images.labels), truth.azimuth, truth.elevation, symmetry)
+    return replace(truth, symmetry=symmetry).measure(pose[np.arange(len(images)), images.labels])[1]
 
 
 def measure_directions(
-    images: ImageSet, predicted: NDArray[np.int64], pose: NDArray[np.floating], directions: Directions
+    images: ImageSet,
+    predicted: NDArray[np.int64],
+    pose: NDArray[np.floating] | None,
+    directions: Directions | None,
 ) -> DirectionResult | None:
-    """From poses [N, classes, 3]; None if no image with a direction is classified right."""
+    """From poses [N, classes, 3]; None without them, or if no image with a direction is classified right."""
+    if pose is None or directions is None or images.views is None:
+        return None
     errors = errors_of_right_answers(images, predicted, pose, directions)
-    if errors is None or images.views is None:
+    if errors is None:
         return None
     counted = np.isfinite(errors)
     lengths = np.linalg.norm(directions.pointing(pose, images.labels), axis=1)

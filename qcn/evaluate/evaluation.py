@@ -11,13 +11,12 @@ from typing import Any
 from qcn.data.imageset import ImageSet
 from qcn.data.registry import dataset_name, read
 from qcn.data.spec import Dataset
-from qcn.direction import Directions
 from qcn.errors import UsageError, unknown_name
 from qcn.evaluate import mistakes
-from qcn.evaluate.directions import DirectionResult, measure_directions
+from qcn.evaluate.directions import measure_directions
 from qcn.evaluate.networks import Network, open_network
 from qcn.evaluate.rates import Answers, Result, measure_answers
-from qcn.evaluate.request import TOP, Request
+from qcn.evaluate.request import Request
 from qcn.evaluate.unknown import NO_THRESHOLD, measure_unknown
 from qcn.names import RUN
 from qcn.networks.shipped import place
@@ -51,27 +50,56 @@ class Evaluated:
         )
 
 
-def evaluate_model(model: str | Path, request: Request) -> Evaluated:
-    """The same as `evaluate`, in one call for the shell and for Python: of a run, a bundle or a shipped network."""
+def evaluate(model: str | Path, request: Request) -> Evaluated:
+    """Measure a run, a bundle or a shipped network on the test splits of a data set, its own if none is named.
+
+    Writes files to the folder `request.out`. A run that is measured on all of its own test splits keeps the result
+    (`qcn.storage.measured`), for its bundles.
+    """
     folder = place(str(model))
     out = request.out or Path("runs/evaluate") / _results_folder(folder, request)
-    results = evaluate(
+    doing(f"loading {folder.name}")
+    network = open_network(
         folder,
-        request.dataset,
-        request.data_dir,
-        out,
         which=request.checkpoint,
-        split=request.split,
         device=request.device,
         kernels=request.kernels,
         backend=request.backend,
         public_key=request.public_key,
-        top=request.top,
-        unknown=request.unknown,
     )
+    dataset = network.dataset(request.dataset)
+    if request.unknown and network.known is None:
+        raise UsageError(NO_THRESHOLD)
+    with alone_in(out), shown():
+        answered = answer_splits(network, dataset, request.data_dir, request.split)
+        others = measure_unknown(
+            network, request.unknown, request.data_dir, {name: answers for name, (_, answers) in answered.items()}
+        )
+        doing("writing results")
+        results = [
+            replace(
+                measure_answers(name, images, answers, request.top),
+                unknown=others[name],
+                direction=measure_directions(images, answers.predicted, answers.pose, network.direction),
+            )
+            for name, (images, answers) in answered.items()
+        ]
+        facts = {
+            **network.facts(),
+            "dataset": dataset.name,
+            "backend": network.backend,
+            "temperature": network.temperature,
+            "known": None if network.known is None else asdict(network.known),
+            "direction": None if network.direction is None else asdict(network.direction),
+        }
+        write_results(out, results, facts, network.classes)
+        write_predictions(out / "predictions.csv", answered)
+        write_mistakes(out / "mistakes.png", answered, f"The worst mistakes of {folder.name} on {dataset.name}")
     files = sorted(path for path in out.glob("*") if path.is_file())
-    if (folder / FILE).is_file() and request.dataset is None and request.split is None:
-        files.append(folder / FILE)
+    if request.dataset is None and request.split is None:
+        errors = [SplitError(one.split, one.overall.total, one.overall.wrong, one.calibration_error) for one in results]
+        network.remember(Measured.today(dataset.name, errors))
+        files += [folder / FILE] * (folder / FILE).is_file()
     return Evaluated(folder, results, files)
 
 
@@ -83,67 +111,6 @@ def _results_folder(model: Path, request: Request) -> Path:
     data = dataset_name(request.dataset) if request.dataset else ""
     names = (Path(os.path.realpath(model)).name, ran_by, checkpoint, data)
     return Path("-".join(filter(None, names)), request.split or "")
-
-
-def evaluate(
-    model: str | Path,
-    dataset: str | None,
-    data_dir: Path,
-    out: Path,
-    *,
-    which: str = "best",
-    split: str | None = None,
-    device: str = "auto",
-    kernels: str = "auto",
-    backend: str = "auto",
-    public_key: Path | None = None,
-    top: int = TOP,
-    unknown: Sequence[str] = (),
-) -> list[Result]:
-    """Measure a run or a bundle on the test splits of a data set (its own, if none is named); write files to `out`.
-
-    A run that is measured on all of its own test splits keeps the result (`qcn.storage.measured`), for its bundles.
-
-    `which`, `device` and `kernels` are for a run, which torch runs; `backend` and `public_key` for a bundle. `top` is
-    the k of the top-k error. `unknown` names folders or data sets of other things, which the network should not know.
-    """
-    doing(f"loading {Path(model).name}")
-    network = open_network(model, which=which, device=device, kernels=kernels, backend=backend, public_key=public_key)
-    outcome = network.dataset(dataset)
-    if unknown and network.known is None:
-        raise UsageError(NO_THRESHOLD)
-    with alone_in(out), shown():
-        answered = answer_splits(network, outcome, data_dir, split)
-        others = measure_unknown(network, unknown, data_dir, {name: given[1] for name, given in answered.items()})
-        doing("writing results")
-        results = [
-            replace(
-                measure_answers(name, *given, top),
-                unknown=others[name],
-                direction=_directions(*given, network.direction),
-            )
-            for name, given in answered.items()
-        ]
-        facts = {
-            **network.facts(),
-            "dataset": outcome.name,
-            "backend": network.backend,
-            "temperature": network.temperature,
-            "known": None if network.known is None else asdict(network.known),
-            "direction": None if network.direction is None else asdict(network.direction),
-        }
-        write_results(out, results, facts, network.classes)
-        write_predictions(out / "predictions.csv", answered)
-        write_mistakes(out / "mistakes.png", answered, f"The worst mistakes of {Path(model).name} on {outcome.name}")
-    if dataset is None and split is None:
-        network.remember(Measured.today(outcome.name, [split_error(result) for result in results]))
-    return results
-
-
-def _directions(images: ImageSet, answers: Answers, directions: Directions | None) -> DirectionResult | None:
-    if directions is None or answers.pose is None:
-        return None
-    return measure_directions(images, answers.predicted, answers.pose, directions)
 
 
 def answer_splits(network: Network, dataset: Dataset, data_dir: Path, split: str | None = None) -> Answered:
@@ -166,13 +133,6 @@ def answer_splits(network: Network, dataset: Dataset, data_dir: Path, split: str
     return answered
 
 
-def split_error(result: Result) -> SplitError:
-    """What is kept of a split in a run and its bundles."""
-    if result.calibration_error is None:
-        raise ValueError(f"the calibration error on {result.split} was not measured")
-    return SplitError(result.split, result.overall.total, result.overall.wrong, result.calibration_error)
-
-
 def write_results(out: Path, results: list[Result], facts: dict[str, Any], classes: Sequence[str]) -> None:
     """evaluation.json, and a PNG each for the confusion matrices and the error by viewpoint.
 
@@ -189,12 +149,10 @@ def write_results(out: Path, results: list[Result], facts: dict[str, Any], class
         curves = {r.split: getattr(r, f"by_{axis}") for r in results if getattr(r, f"by_{axis}")}
         if curves:
             plots.error_by_view(out / f"error-by-{axis}.png", axis, curves)
-    if roses := {r.split: _medians(r.direction) for r in results if r.direction}:
-        plots.direction_by_azimuth(out / ROSE, roses)
-
-
-def _medians(result: DirectionResult) -> dict[int, float]:
-    return {azimuth: errors.median for azimuth, errors in result.by_azimuth.items()}
+    directions = {r.split: r.direction.by_azimuth for r in results if r.direction}
+    if directions:
+        medians = {split: {at: errors.median for at, errors in by.items()} for split, by in directions.items()}
+        plots.direction_by_azimuth(out / ROSE, medians)
 
 
 def write_predictions(path: Path, answered: Answered) -> None:

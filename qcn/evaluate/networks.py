@@ -4,7 +4,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from qcn.data.numpy_preprocess import preprocess
 from qcn.data.registry import DATASETS, find
 from qcn.data.spec import Dataset, Preprocessing, Stored
 from qcn.direction import Directions
-from qcn.errors import UsageError, unknown_name
+from qcn.errors import UsageError
 from qcn.evaluate.rates import Answers
 from qcn.export.backends.candidates import Candidate
 from qcn.export.backends.runner import TIME_LIMIT, Runner
@@ -76,7 +76,15 @@ class Network(ABC):
 
     def dataset(self, name: str | None) -> Dataset:
         """The data set of this name or path, or its own; refused where the network cannot be measured on it."""
-        result = self.own_dataset() if name is None else self._other(name)
+        channels, height, _ = self.image
+        if name is None:
+            result = self.own_dataset()
+        elif name in DATASETS:
+            result = find(name)
+        elif channels == 2:
+            raise UsageError(f"the network takes stereo pairs, but {name} is a folder of single pictures")
+        else:
+            result = find(name, Stored(height, self.preprocessing.fit, channels))
         result.check_fits(self.classes, self.image)
         return result
 
@@ -90,21 +98,13 @@ class Network(ABC):
                 f"folder of new pictures with --dataset"
             )
 
-    def _other(self, name: str) -> Dataset:
-        if name in DATASETS:
-            return find(name)
-        channels, height, _ = self.image
-        if channels == 2:
-            raise UsageError(f"the network takes stereo pairs, but {name} is a folder of single pictures")
-        return find(name, Stored(height, self.preprocessing.fit, channels))
-
 
 def open_network(
     model: str | Path,
     *,
     which: str = "best",
     device: str = "auto",
-    kernels: str = "auto",
+    kernels: Kernels = "auto",
     backend: str = "auto",
     public_key: Path | None = None,
 ) -> Network:
@@ -127,17 +127,15 @@ def open_network(
 class RunNetwork(Network):
     """A training run, by torch."""
 
-    def __init__(self, folder: Path, which: str, device: str, kernels: str) -> None:
+    def __init__(self, folder: Path, which: str, device: str, kernels: Kernels) -> None:
         import torch
 
         from qcn.networks.devices import pick_device
         from qcn.networks.model import choose_kernels
         from qcn.train import checkpoint
 
-        if kernels not in get_args(Kernels):
-            raise unknown_name("kernels", kernels, get_args(Kernels))
         self._network, self._run = checkpoint.load_network(folder, which)
-        choose_kernels(self._network, kernels)  # type: ignore[arg-type]
+        choose_kernels(self._network, kernels)
         self._folder, self._which, self._device = folder, which, pick_device(device)
         self._network.to(self._device)
         self.classes, self.image = self._run.classes, self._run.data.image

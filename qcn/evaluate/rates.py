@@ -1,12 +1,13 @@
 """What is counted on one split: errors, overall, by class and by viewpoint, and how good the probabilities are."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qcn.data.imageset import Angles, ImageSet
 from qcn.evaluate.directions import DirectionResult
+from qcn.evaluate.request import TOP
 from qcn.intervals import ErrorRate
 from qcn.networks.confidence import calibration_error, check_finite, order
 
@@ -72,7 +73,7 @@ class Result:
     """What `qcn evaluate` finds on one split. `confusion[t][p]` counts images of class t predicted as class p.
 
     top                None where there are no more than k classes
-    calibration_error  the expected one, of `qcn.networks.confidence`; None where only the predicted classes are known
+    calibration_error  the expected one, of `qcn.networks.confidence`
     called_unknown     right answers that the network calls unknown; None without a threshold, or where none is right
     unknown            what it says of pictures of other things
     direction          how far directions are off; None where the network tells none, or the images have none
@@ -84,30 +85,19 @@ class Result:
     by_azimuth: dict[int, ErrorRate] | None
     by_elevation: dict[int, ErrorRate] | None
     by_class: list[ClassError]
-    top: TopError | None = None
-    calibration_error: float | None = None
-    called_unknown: ErrorRate | None = None
+    top: TopError | None
+    calibration_error: float
+    called_unknown: ErrorRate | None
     unknown: tuple[Unknown, ...] = ()
     direction: DirectionResult | None = None
 
 
-def measure_answers(split: str, images: ImageSet, answers: Answers, top: int) -> Result:
+def measure_answers(split: str, images: ImageSet, answers: Answers, top: int = TOP) -> Result:
     """Everything that can be counted on the split alone. `top` is the k of the top-k error."""
-    right = answers.predicted == images.labels
-    known = None if answers.known is None else answers.known[right]
-    return replace(
-        measure(split, images, answers.predicted),
-        top=_top_error(answers.logit, images.labels, top),
-        calibration_error=calibration_error(answers.probability, images.labels),
-        called_unknown=None if known is None or not len(known) else ErrorRate.of(int((~known).sum()), len(known)),
-    )
-
-
-def measure(split: str, images: ImageSet, predicted: NDArray[np.int64]) -> Result:
-    """Error rates and the confusion matrix from the answers to a split's images."""
     confusion = np.zeros((len(images.classes),) * 2, dtype=np.int64)
-    np.add.at(confusion, (images.labels, predicted), 1)
-    wrong = predicted != images.labels
+    np.add.at(confusion, (images.labels, answers.predicted), 1)
+    wrong = answers.predicted != images.labels
+    known = None if answers.known is None else answers.known[~wrong]
 
     def by(angles: Angles) -> dict[int, ErrorRate] | None:
         whole = np.rint(angles)
@@ -125,6 +115,9 @@ def measure(split: str, images: ImageSet, predicted: NDArray[np.int64]) -> Resul
         by(images.views.azimuth) if images.views else None,
         by(images.views.elevation) if images.views else None,
         [_class_error(images.classes, label, row) for label, row in enumerate(confusion)],
+        _top_error(answers.logit, images.labels, top),
+        calibration_error(answers.probability, images.labels),
+        None if known is None or not len(known) else ErrorRate.of(int((~known).sum()), len(known)),
     )
 
 

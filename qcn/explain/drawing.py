@@ -3,7 +3,7 @@
 import base64
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ INFERNO = ("#000004", "#210c4a", "#57106e", "#8a226a", "#bc3754", "#e45a31", "#f
 
 SIDE = 224  # pixels, about: the side of a picture with heat over it
 YAW, PITCH = -0.55, 0.35  # from where drawings are seen at first, in radians
-AXES = ("i", "j", "k")
 
 
 def coloured(values: Array, palette: Sequence[str]) -> Picture:
@@ -35,7 +34,7 @@ def legend(palette: Sequence[str]) -> str:
 
 
 def seen(image: Array) -> Picture:
-    """What the network sees, [C, H, W] of any range, from black to white. Two channels stay two, side by side."""
+    """The network's input [C, H, W], of any range, scaled from black to white."""
     low, high = float(image.min()), float(image.max())
     if high == low:
         return np.full(image.shape, 128, np.uint8)
@@ -73,83 +72,48 @@ def _smooth(values: Array, times: int) -> Array:
     return values
 
 
-@dataclass(frozen=True)
-class Line:
-    """A line through points in space; `at` is for page.js, `points` where it lies at first."""
-
-    kind: str
-    at: str
-    points: str
-    behind: bool
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A dot or a word at a point in space; `size` is a dot's radius."""
-
-    kind: str
-    at: str
-    x: float
-    y: float
-    behind: bool
-    size: float = 0.0
-    word: str = ""
-    title: str = ""
-
-
-@dataclass(frozen=True)
-class Arrow:
-    """A vector from the middle, its head, what it is, and how strongly it is drawn: 0 to 1."""
-
-    shaft: Line
-    head: Line
-    title: str
-    strength: float
-
-
-@dataclass(frozen=True)
-class Globe:
-    """A drawing: everything lies in the unit ball, drawn with a radius of 100."""
-
-    spoken: str
-    rings: tuple[Line, ...]
-    dots: tuple[Mark, ...]
-    arrows: tuple[Arrow, ...]
-    words: tuple[Mark, ...]
-    yaw: float = YAW
-    pitch: float = PITCH
+Shape = dict[str, Any]  # a part of a drawing, as the template and page.js take it; `at` is where it is in space
 
 
 def globe(
-    spoken: str,
-    dots: Iterable[Mark],
-    arrows: Iterable[Arrow],
-    words: Iterable[Mark],
-    axes: tuple[str, str, str] = AXES,
-) -> Globe:
-    """With three rings and the names of the axes, to the right, up and towards us. What is nearer is drawn later."""
+    spoken: str, dots: Iterable[Shape], arrows: Iterable[Shape], words: Iterable[Shape], axes: tuple[str, str, str]
+) -> Shape:
+    """A drawing in the unit ball, which has a radius of 100. What is nearer is drawn later.
+
+    With three rings and the names of the axes, to the right, up and towards us.
+    """
     turn = np.linspace(0, 2 * np.pi, 49)
     ring = np.stack([np.cos(turn), np.sin(turn), np.zeros_like(turn)])
-    rings = tuple(line("ring", ring[list(order)].T) for order in ((0, 1, 2), (2, 0, 1), (1, 2, 0)))
-    ends = tuple(mark("axis", 1.14 * np.eye(3)[i], word=axes[i]) for i in range(3))
-    return Globe(spoken, rings, tuple(dots), tuple(arrows), (*ends, *words))
+    return {
+        "spoken": spoken,
+        "rings": [line(ring[list(order)].T) for order in ((0, 1, 2), (2, 0, 1), (1, 2, 0))],
+        "dots": list(dots),
+        "arrows": list(arrows),
+        "words": [*(mark("axis", 1.14 * np.eye(3)[i], word=axes[i]) for i in range(3)), *words],
+        "yaw": YAW,
+        "pitch": PITCH,
+    }
 
 
-def line(kind: str, points: Array) -> Line:
-    """Through points [n, 3]."""
+def line(points: Array) -> Shape:
+    """Through points [n, 3]; `points` is where it lies at first."""
     flat = project(points)
     places = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in flat)
-    return Line(kind, _text(points), places, bool(flat[-1, 2] < 0))
+    return {"at": _text(points), "points": places, "behind": bool(flat[-1, 2] < 0)}
 
 
-def mark(kind: str, point: Array, *, size: float = 0.0, word: str = "", title: str = "") -> Mark:
-    """At one point [3]."""
-    x, y, depth = project(point[None])[0]
-    return Mark(kind, _text(point[None]), round(float(x), 1), round(float(y), 1), bool(depth < 0), size, word, title)
+def mark(kind: str, point: Array, *, size: float = 0.0, word: str = "") -> Shape:
+    """A dot of this radius, or a word, at one point [3]."""
+    x, y, depth = map(float, project(point[None])[0])
+    about = {"kind": kind, "size": size, "word": word}
+    return {**about, "at": _text(point[None]), "x": round(x, 1), "y": round(y, 1), "behind": depth < 0}
 
 
-def arrow(kind: str, tip: Array, title: str, strength: float = 1.0) -> Arrow:
-    """From the middle to `tip` [3]. Its head is two strokes to each side, in two planes, to be one from anywhere."""
+def arrow(kind: str, tip: Array, title: str, strength: float = 1.0) -> Shape:
+    """A vector from the middle to `tip` [3]; `strength`, from 0 to 1, is how strongly it is drawn.
+
+    Its head is two strokes to each side, in two planes, to be one from anywhere.
+    """
     length = float(np.linalg.norm(tip))
     along = tip / length if length > 1e-9 else np.eye(3)[0]
     helper = np.eye(3)[np.abs(along).argmin()]
@@ -157,9 +121,9 @@ def arrow(kind: str, tip: Array, title: str, strength: float = 1.0) -> Arrow:
     aside /= np.linalg.norm(aside)
     over = np.cross(along, aside)
     back, wide = tip - min(0.11, 0.5 * length) * along, min(0.05, 0.25 * length)
-    barbs = [back + wide * side for side in (aside, -aside, over, -over)]
-    head = np.stack([barbs[0], tip, barbs[1], tip, barbs[2], tip, barbs[3], tip])
-    return Arrow(line(kind, np.stack([np.zeros(3), tip])), line(kind, head), title, strength)
+    head = np.stack([point for side in (aside, -aside, over, -over) for point in (back + wide * side, tip)])
+    lines = [line(np.stack([np.zeros(3), tip])), line(head)]
+    return {"kind": kind, "lines": lines, "title": title, "strength": strength}
 
 
 def project(points: Array, yaw: float = YAW, pitch: float = PITCH) -> Array:

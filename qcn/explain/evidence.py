@@ -20,13 +20,18 @@ TINY = np.finfo(np.float64).tiny
 
 @dataclass(frozen=True)
 class Evidence:
-    """Of a layer's children, how much ends in the class: [C, h, w] from 0 to 1, before and after each iteration.
+    """How much of each child of a layer ends in the class: [C, h, w] from 0 to 1, before and after each iteration.
 
     In the layers above, the weights are those of `Routing.shown`.
     """
 
     routing: Routing
     ending: tuple[Array, ...]
+
+    @property
+    def stages(self) -> range:
+        """Before routing, and after each iteration."""
+        return range(len(self.ending))
 
     @property
     def shown(self) -> Array:
@@ -45,7 +50,7 @@ class Evidence:
         return given / np.maximum(over_image(children.activation.sum(0), children.fields, size), TINY)
 
     def whole(self, stage: int) -> float:
-        """Of all activity in the layer, the share that ends in the class."""
+        """The share of the layer's whole activity that ends in the class."""
         activation = self.routing.children.activation
         return float((activation * self.ending[stage]).sum() / max(activation.sum(), TINY))
 
@@ -98,7 +103,7 @@ def _followed(routing: Routing, weight: Array, parents: Array) -> Array:
 
 
 def _placed(routing: Routing, given: Array) -> Array:
-    """What children have in each window, [H', W', kh, kw, C], added up where they are: [C, h, w]."""
+    """Sum the values of children in each window [H', W', kh, kw, C] by child: [C, h, w]."""
     sums = np.zeros_like(routing.children.logit)
     rows, columns, high, wide, _ = given.shape
     step = routing.stride

@@ -57,7 +57,7 @@ def fields(program: Program) -> dict[str, Fields]:
 
 
 def union(parts: Sequence[Field]) -> Field:
-    """What several see together."""
+    """The field that covers several."""
     return Field(min(part.low for part in parts), max(part.high for part in parts), max(part.step for part in parts))
 
 

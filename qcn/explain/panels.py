@@ -1,17 +1,17 @@
-"""What stands in the panels of the page, computed from what is inside the network; page.html.jinja lays it out."""
+"""The contents of the page's panels; page.html.jinja lays them out."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from qcn.direction import ROUND
 from qcn.explain import drawing
-from qcn.explain.drawing import VIRIDIS, Globe
+from qcn.explain.drawing import VIRIDIS, Shape
 from qcn.explain.evidence import Evidence, Part, loudest
 from qcn.explain.picture import Picture
-from qcn.explain.routing import Capsules, Inside
+from qcn.explain.routing import Capsules, Inside, Routing
 from qcn.explain.source import Source
 from qcn.export.program.program import Array
 from qcn.networks.confidence import is_known, order, probabilities, temperature_of
@@ -26,72 +26,11 @@ PARTS = 8  # in the table of votes
 RANGE = 0.1  # a scale of heat is not narrower: hardly any difference should look like hardly any
 SMALL = 96  # pixels: images up to this are shown to the pixel
 DIRECTION_AXES = ("left", "up", "front")  # of an object that faces us
+POSE_AXES = ("i", "j", "k")  # of a pure quaternion
 FLAT = 0.1  # a scale of logits is not narrower: hardly any difference should look like hardly any
 
 
-@dataclass(frozen=True)
-class Bar:
-    """A class: its logit as a length from 0 to 1 and in figures, those of iterations before, and its share of parts."""
-
-    name: str
-    length: float
-    value: str
-    before: tuple[float, ...]
-    share: float
-    pose: tuple[str, ...]
-    pose_length: str
-    direction: str
-    chosen: bool
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Before or after an iteration: a picture, and a figure under it."""
-
-    title: str
-    picture: str
-    figure: str
-    framed: bool
-
-
-@dataclass(frozen=True)
-class Row:
-    """A layer's children, how they are shared out at each stage."""
-
-    name: str
-    parents: str
-    places: str
-    field: str
-    stages: list[Stage]
-
-
-@dataclass(frozen=True)
-class VoteStage:
-    title: str
-    globe: Globe
-    figure: str
-    framed: bool
-
-
-@dataclass(frozen=True)
-class Map:
-    """Where one type of capsule is active."""
-
-    title: str
-    picture: str
-    most: str
-
-
-@dataclass(frozen=True)
-class Layer:
-    name: str
-    words: str
-    maps: list[Map]
-    more: int
-    low: str
-    high: str
-    overview: str
-    mean: str
+Panel = dict[str, Any]  # what the template shows of one thing
 
 
 def percent(value: float) -> str:
@@ -126,8 +65,8 @@ def direction_words(source: Source, pose: Array, label: int) -> str:
 
 
 def axes(source: Source) -> tuple[str, str, str]:
-    """What drawings call their axes, to the right, up and towards us."""
-    return DIRECTION_AXES if source.directions else drawing.AXES
+    """The names of a drawing's axes: to the right, up and towards us."""
+    return DIRECTION_AXES if source.directions else POSE_AXES
 
 
 def drawn(source: Source, poses: Array) -> Array:
@@ -140,12 +79,8 @@ def _signed(value: float) -> str:
     return f"{value:.2f}".replace("-0.00", "0.00").replace("-", "−")
 
 
-def stage_title(stage: int) -> str:
-    return "before routing" if stage == 0 else f"after iteration {stage}"
-
-
 def heat(picture: Picture, first: Evidence) -> tuple[str, tuple[str, str]]:
-    """Where in the image the evidence lies, from the least to the most."""
+    """The evidence over the image, and the ends of its scale."""
     shares = first.by_pixel(first.routing.shown, picture.input.shape[1:])
     low, high = _wide_enough(float(shares.min()), float(shares.max()))
     return drawing.with_heat(picture.input, shares, low, high), (percent(low), percent(high))
@@ -159,7 +94,7 @@ def given(picture: Picture) -> str:
 
 def scale(found: Sequence[Evidence], classes: int) -> tuple[float, float]:
     """One scale for all layers and stages: from an even share, or less, to the largest there is."""
-    shares = [one.by_place(stage) for one in found for stage in range(len(one.ending))]
+    shares = [one.by_place(stage) for one in found for stage in one.stages]
     return _wide_enough(min(1 / classes, *(float(x.min()) for x in shares)), max(float(x.max()) for x in shares))
 
 
@@ -169,61 +104,61 @@ def _wide_enough(low: float, high: float) -> tuple[float, float]:
     return low, max(high, low + RANGE)
 
 
-def rows(picture: Picture, found: Sequence[Evidence], ends: tuple[float, float]) -> list[Row]:
+def rows(picture: Picture, found: Sequence[Evidence], ends: tuple[float, float]) -> list[Panel]:
     """For each layer, the last first, its children over the image at each stage, on a scale with these ends."""
-    made = []
+    result = []
     for one in found:
-        children = one.routing.children
-        stages = []
-        for stage in range(len(one.ending)):
-            shares = one.by_pixel(stage, picture.input.shape[1:])
-            shown = drawing.with_heat(picture.input, shares, *ends)
-            stages.append(Stage(stage_title(stage), shown, percent(one.whole(stage)), stage == one.routing.shown))
+        children, size = one.routing.children, picture.input.shape[1:]
+        pictures = [drawing.with_heat(picture.input, one.by_pixel(stage, size), *ends) for stage in one.stages]
         types, down, across = children.activation.shape
-        made.append(
-            Row(
-                readable(children.name),
-                readable(one.routing.parents.name),
-                f"{types} types at {down}×{across} places",
-                _field(picture, children),
-                stages,
-            )
+        result.append(
+            {
+                "name": readable(children.name),
+                "parents": readable(one.routing.parents.name),
+                "places": f"{types} types at {down}×{across} places",
+                "field": _field(picture, children),
+                "stages": [
+                    {**_stage(one.routing, stage, one.whole(stage)), "picture": pictures[stage]} for stage in one.stages
+                ],
+            }
         )
-    return made
+    return result
 
 
-def bars(source: Source, inside: Inside, chosen: int) -> list[Bar]:
-    """The most active classes, and the chosen one."""
+def _stage(routing: Routing, stage: int, share: float) -> Panel:
+    """The heading of a stage, which is framed if the answer was made from it, and a share as the figure under it."""
+    title = "before routing" if stage == 0 else f"after iteration {stage}"
+    return {"title": title, "figure": percent(share), "framed": stage == routing.shown}
+
+
+def bars(source: Source, inside: Inside, chosen: int) -> list[Panel]:
+    """The most active classes, and the chosen one.
+
+    Of each its logit as a length from 0 to 1 and in figures, those of iterations before, and its share of votes.
+    """
     last, shares = inside.routings[-1], inside.votes_won
     best = order(inside.logit[None])[0, :CLASSES]
     shown = [int(k) for k in best if k != chosen][: CLASSES - 1] + [chosen]
-    logits = np.stack([x[0, 0] for x in last.logits])[:, shown]  # after each iteration
-    low, high = _ends(logits)
-
-    def length(z: float) -> float:
-        """On a scale whose lowest value still shows."""
-        return 0.02 + 0.98 * (z - low) / (high - low)
-
-    made = []
-    for k in sorted(shown, key=lambda k: (-inside.logit[k], k)):
-        pose = inside.pose[k]
-        made.append(
-            Bar(
-                readable(source.classes[k]),
-                length(float(inside.logit[k])),
-                _signed(float(inside.logit[k])),
-                tuple(length(float(x[0, 0, k])) for x in last.logits[:-1]),
-                float(shares[k]),
-                tuple(map(_signed, pose)),
-                _signed(float(np.linalg.norm(pose))),
-                direction_words(source, pose, k),
-                k == chosen,
-            )
-        )
-    return made
+    logits = np.stack([x[0, 0] for x in last.logits])  # after each iteration
+    low, high = _ends(logits[:, shown])
+    lengths = 0.02 + 0.98 * (logits - low) / (high - low)  # the lowest still shows
+    return [
+        {
+            "name": readable(source.classes[k]),
+            "length": float(lengths[-1, k]),
+            "value": _signed(float(inside.logit[k])),
+            "before": lengths[:-1, k].tolist(),
+            "share": float(shares[k]),
+            "pose": [_signed(float(x)) for x in inside.pose[k]],
+            "pose_length": _signed(float(np.linalg.norm(inside.pose[k]))),
+            "direction": direction_words(source, inside.pose[k], k),
+            "chosen": k == chosen,
+        }
+        for k in sorted(shown, key=lambda k: (-inside.logit[k], k))
+    ]
 
 
-def poses(source: Source, inside: Inside, chosen: int) -> tuple[Globe, str]:
+def poses(source: Source, inside: Inside, chosen: int) -> tuple[Shape, str]:
     """The classes' poses as arrows in one ball, and its radius."""
     shown = [int(k) for k in order(inside.logit[None])[0, CLASSES - 1 :: -1]]
     shown = [k for k in shown if k != chosen] + [chosen]  # the most active last, on top; the chosen one above all
@@ -242,17 +177,17 @@ def poses(source: Source, inside: Inside, chosen: int) -> tuple[Globe, str]:
 
 
 def _beyond(tip: Array) -> Array:
-    """Where a word stands, so that it does not lie on the tip."""
+    """The place of a word, beyond the tip of its arrow."""
     length = max(float(np.linalg.norm(tip)), 1e-9)
     return tip * (1 + 0.1 / max(length, 0.3))
 
 
 def short(name: str) -> str:
-    """For where there is little room."""
+    """Shorten a name where there is little room."""
     return name if len(name) <= 16 else f"{name[:15]}…"
 
 
-def votes(source: Source, inside: Inside, chosen: int) -> tuple[list[VoteStage], str, int]:
+def votes(source: Source, inside: Inside, chosen: int) -> tuple[list[Panel], str, int]:
     """The votes for a class at each stage, the radius of the ball, and how many votes there are."""
     last = inside.routings[-1]
     points = drawn(source, last.votes[0, 0, ..., chosen, :].reshape(-1, 3))
@@ -271,37 +206,38 @@ def votes(source: Source, inside: Inside, chosen: int) -> tuple[list[VoteStage],
             for i in shown[::-1]
         ]
         arrows = [drawing.arrow("chosen", means[stage - 1] / radius, "where the votes agree")] if stage else []
-        title, framed = stage_title(stage), stage == last.shown
-        spoken = f"{len(shown)} votes {title}, each as large as its weight"
-        figure = percent(float(weight.sum()) / total)
-        stages.append(VoteStage(title, drawing.globe(spoken, dots, arrows, (), axes(source)), figure, framed))
+        panel = _stage(last, stage, float(weight.sum()) / total)
+        spoken = f"{len(shown)} votes {panel['title']}, each as large as its weight"
+        stages.append({**panel, "globe": drawing.globe(spoken, dots, arrows, (), axes(source))})
     return stages, f"{radius:.2g}", len(points)
 
 
 def parts(source: Source, last: Evidence, chosen: int) -> list[tuple[Part, str, str, str]]:
-    """The loudest, with their shares and the directions that they vote for in words."""
+    """The parts with the largest weights, their shares, and the directions that they vote for."""
     return [
         (part, percent(part.share), percent(part.weight), direction_words(source, np.array(part.vote), chosen))
         for part in loudest(last, chosen, PARTS)
     ]
 
 
-def layer(picture: Picture, capsules: Capsules) -> Layer:
+def layer(picture: Picture, capsules: Capsules) -> Panel:
     """Its maps on one scale, from its lowest logit to its highest; the mean over all types on its own."""
     logit = capsules.logit
     types, down, across = logit.shape
     mean, ends = logit.mean(0), _ends(logit)
-    maps = [Map(f"{i + 1}", _map(one, ends), _signed(float(one.max()))) for i, one in enumerate(logit[:TYPES])]
-    return Layer(
-        readable(capsules.name),
-        f"{types} types at {down}×{across} places; each sees up to {_field(picture, capsules)}",
-        maps,
-        max(0, types - TYPES),
-        _signed(ends[0]),
-        _signed(ends[1]),
-        _map(mean, _ends(mean)),
-        " to ".join(dict.fromkeys((_signed(float(mean.min())), _signed(float(mean.max()))))),
-    )
+    return {
+        "name": readable(capsules.name),
+        "words": f"{types} types at {down}×{across} places; each sees up to {_field(picture, capsules)}",
+        "maps": [
+            {"title": f"{i + 1}", "picture": _map(one, ends), "most": _signed(float(one.max()))}
+            for i, one in enumerate(logit[:TYPES])
+        ],
+        "more": max(0, types - TYPES),
+        "low": _signed(ends[0]),
+        "high": _signed(ends[1]),
+        "overview": _map(mean, _ends(mean)),
+        "mean": " to ".join(dict.fromkeys((_signed(float(mean.min())), _signed(float(mean.max()))))),
+    }
 
 
 def _ends(values: Array) -> tuple[float, float]:
@@ -316,7 +252,7 @@ def _map(values: Array, ends: tuple[float, float]) -> str:
 
 
 def _field(picture: Picture, capsules: Capsules) -> str:
-    """What a place sees, as far as it is inside the image."""
+    """The size of a place's field, as far as it is inside the image."""
     high, wide = (
         min(field.high - field.low, side) for field, side in zip(capsules.fields, picture.input.shape[1:], strict=True)
     )

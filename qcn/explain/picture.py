@@ -16,7 +16,7 @@ GIVEN = 360  # pixels: the longer side of the given picture on the page
 
 @dataclass(frozen=True)
 class Picture:
-    """`given` uint8 [C, H, W] is for looking at; `fitted` uint8 [C, H, W] is what pre-processing gets; `input` float32.
+    """`given` uint8 [C, H, W] is for looking at; `input` float32 [C, H, W] is what the network sees.
 
     `size` is width and height of the picture before it was made smaller for the page.
     """
@@ -24,7 +24,6 @@ class Picture:
     name: str
     size: tuple[int, int]
     given: NDArray[np.uint8]
-    fitted: NDArray[np.uint8]
     input: NDArray[np.float32]
     label: str | None = None  # the right class, where it is known
 
@@ -41,11 +40,10 @@ def from_file(path: Path, source: Source) -> Picture:
     if path.is_dir():
         raise UsageError(f"{path} is a folder; name one picture")
     pixels = read_picture(path)
-    fitted = fit(pixels, source.image, source.preprocessing.fit)
-    seen = preprocess(fitted[None], source.preprocessing)[0]
+    seen = preprocess(fit(pixels, source.image, source.preprocessing.fit)[None], source.preprocessing)[0]
     shown = Image.fromarray(pixels.squeeze(2) if pixels.shape[2] == 1 else pixels).convert("RGB")
     shown.thumbnail((GIVEN, GIVEN))
-    return Picture(path.name, pixels.shape[1::-1], np.asarray(shown).transpose(2, 0, 1), fitted, seen)
+    return Picture(path.name, pixels.shape[1::-1], np.asarray(shown).transpose(2, 0, 1), seen)
 
 
 def from_golden(number: int, source: Source) -> Picture:
@@ -59,11 +57,5 @@ def from_golden(number: int, source: Source) -> Picture:
         raise UsageError(f"--golden must be from 1 to {len(golden.rows)}, not {number}")
     row = number - 1
     image, label = golden.image[row], int(golden.label[row])
-    return Picture(
-        golden.rows[row],
-        (image.shape[2], image.shape[1]),
-        image,
-        image,
-        golden.input[row],
-        source.classes[label] if label >= 0 else None,
-    )
+    right = source.classes[label] if label >= 0 else None
+    return Picture(golden.rows[row], (image.shape[2], image.shape[1]), image, golden.input[row], right)

@@ -1,4 +1,4 @@
-"""What happens inside a network for one image: its capsules, their votes, and how routing shared the parts out.
+"""Inside a network, for one image: its capsules, their votes, and how routing shared the parts out.
 
 The program runs in float64 by the readable reference (`qcn.routing`), which shows the parents after each iteration.
 From these follow the votes and the routing weights r_ij, a part's activation shared out among its parents:
@@ -61,17 +61,12 @@ class Routing:
         return len(self.weights) - 1
 
     @property
-    def deciding(self) -> int:
-        """Which of the weights the answer was made from."""
-        return self.iterations - 1
-
-    @property
     def shown(self) -> int:
         """Which of the weights to look at: those that the answer was made from.
 
         With a single iteration these are even and say nothing; then those that the answer gives.
         """
-        return max(self.deciding, 1)
+        return max(self.iterations - 1, 1)
 
 
 @dataclass(frozen=True)
@@ -101,7 +96,7 @@ class Inside:
 
 
 def look(program: Program, image: NDArray[np.float32]) -> Inside:
-    """What the network makes of an image [C, H, W], pre-processed."""
+    """Run the network on an image [C, H, W], pre-processed, and record its inside."""
     first, seen = program.routes[0], fields(program)
     model = Interpreter(program, every_layer=True, kernels="reference").double().eval()
     types, *places = program.shapes[first.activation]

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
@@ -22,7 +22,7 @@ PICTURE = re.compile(r"uncertain-(\d{8}T\d{9})-\d+-\d+-(\d+)-(\d+)-(known|unknow
 
 @dataclass(frozen=True)
 class Period:
-    """What was counted from `start` to `end`, in seconds since 1970.
+    """Counts from `start` to `end`, in seconds since 1970.
 
     uncertain   answers below the limit of uncertain pictures
     lost        pictures that should have been kept, but came too fast, or are too large
@@ -53,7 +53,7 @@ class Period:
 
 @dataclass(frozen=True)
 class CountsFile:
-    """What one model of one program counted. `weights` is the sha256 of the weights that its bundle was made of."""
+    """The counts of one model in one program. `weights` is the sha256 of the weights that its bundle was made of."""
 
     schema: Literal[1]
     libqcn: str
@@ -88,20 +88,15 @@ class Counts:
 
     @staticmethod
     def of_answers(answers: Answers, classes: int) -> "Counts":
-        """As libqcn counts them."""
+        """Count answers as libqcn does."""
         sure = answers.probability.max(1)
         bins = np.minimum((sure * BINS).astype(np.int64), BINS - 1)
         unknown = 0 if answers.known is None else int((~answers.known).sum())
         by_class = np.bincount(answers.predicted, minlength=classes)
         return Counts(len(sure), unknown, np.bincount(bins, minlength=BINS), by_class)
 
-    @staticmethod
-    def sum(parts: Iterable["Counts"], classes: int) -> "Counts":
-        total = Counts(0, 0, np.zeros(BINS, np.int64), np.zeros(classes, np.int64))
-        for one in parts:
-            confidence, by_class = total.confidence + one.confidence, total.classes + one.classes
-            total = Counts(total.answers + one.answers, total.unknown + one.unknown, confidence, by_class)
-        return total
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -131,12 +126,18 @@ class Device:
 
     @property
     def periods(self) -> list[Period]:
-        """Those in which there were answers, in order."""
+        """Periods with answers, in order."""
         return sorted((one for file in self.files for one in file.periods if one.answers), key=lambda one: one.start)
 
     @property
     def by_period(self) -> list[Counts]:
         return [Counts.of_period(one, len(self.classes)) for one in self.periods]
+
+    @property
+    def counts(self) -> Counts:
+        """Of all periods."""
+        none = Counts(0, 0, np.zeros(BINS, np.int64), np.zeros(len(self.classes), np.int64))
+        return sum(self.by_period, none)
 
     @property
     def lost(self) -> int:
@@ -192,7 +193,7 @@ def _end(file: CountsFile) -> int:
 
 
 def _pictures(folder: Path, classes: int) -> Iterator[UncertainPicture]:
-    """Those in the folder whose names libqcn writes, the newest first."""
+    """Pictures in the folder with names that libqcn writes, the newest first."""
     for path in sorted(folder.glob("uncertain-*"), reverse=True):
         if (parts := PICTURE.fullmatch(path.name)) and int(parts[2]) < classes:
             time = datetime.strptime(f"{parts[1]}000", "%Y%m%dT%H%M%S%f").replace(tzinfo=timezone.utc)

@@ -29,7 +29,7 @@ THUMBNAIL = 160  # pixels of the longer side
 
 @dataclass(frozen=True)
 class DeviceField:
-    """What one device met. Shares are of all its answers; times are of one image."""
+    """The summary of one device. Shares are of all its answers; times are of one image."""
 
     name: str
     folder: str
@@ -63,16 +63,10 @@ class FieldReport:
     devices: list[DeviceField]
 
 
-@dataclass(frozen=True)
-class Field:
-    """The record, and the devices that it was made from."""
-
-    report: FieldReport
-    devices: list[Device]
-
-
-def read_field(folders: Sequence[Path], command: str, baseline: str | None, data_dir: Path) -> Field:
-    """The devices in these folders, compared with `baseline`.
+def read_field(
+    folders: Sequence[Path], command: str, baseline: str | None, data_dir: Path
+) -> tuple[FieldReport, list[Device]]:
+    """The record of the devices in these folders, compared with `baseline`; and the devices.
 
     It is the run or bundle that the devices answer with, whose validation images count, or a folder that was recorded
     before.
@@ -88,7 +82,7 @@ def read_field(folders: Sequence[Path], command: str, baseline: str | None, data
     devices = read_devices(folders, weights)
     if baseline and recorded:
         (before,) = read_devices([Path(baseline)], devices[0].files[0].weights)
-        reference = Counts.sum(before.by_period, len(before.classes))
+        reference = before.counts
         name = f"{counted(reference.answers, 'answer')} in {baseline}"
     tests = 3 * len(devices)
     drift = {one.name: compare(reference, one.by_period, tests, mix=recorded) for one in devices if reference}
@@ -99,17 +93,17 @@ def read_field(folders: Sequence[Path], command: str, baseline: str | None, data
         _shares(reference.confidence, reference.answers) if reference else None,
         [_summary(one, drift.get(one.name, [])) for one in devices],
     )
-    return Field(report, devices)
+    return report, devices
 
 
-def write(out: Path, field: Field) -> list[Path]:
+def write(out: Path, report: FieldReport, devices: Sequence[Device]) -> list[Path]:
     """The page, the record, the pictures and the table to label them in; labels that are there already stay."""
     doing("writing the report")
     table = out / TABLE
     labels = _labels(table)
     lines = [csv_line(COLUMNS)]
     shown: list[dict[str, str]] = []
-    for device in field.devices:
+    for device in devices:
         for one in device.pictures:
             pixels = read_picture(one.path)
             path = Path(PICTURES, device.name, one.path.stem + ".png")
@@ -121,14 +115,14 @@ def write(out: Path, field: Field) -> list[Path]:
             )
             if len(shown) < SHOWN:
                 shown.append(_shown(pixels, device, one))
-    records.write(out / RECORD, field.report)
-    write_text(out / PAGE, page(field.report, shown))
+    records.write(out / RECORD, report)
+    write_text(out / PAGE, page(report, shown))
     write_text(table, "".join(lines))
     return [out / RECORD, table, out / PAGE]
 
 
 def conclude(report: FieldReport) -> None:
-    """Raise what the command must end with if a device drifted."""
+    """Raise CheckFailed if a device drifted."""
     if drifted := [f"{one.name} ({', '.join(one.drifted)})" for one in report.devices if one.drifted]:
         raise CheckFailed(f"{counted(len(drifted), 'device')} drifted: {'; '.join(drifted)}")
 
@@ -163,9 +157,8 @@ def page(report: FieldReport, pictures: Sequence[dict[str, str]]) -> str:
 
 
 def _summary(device: Device, drift: list[Drift]) -> DeviceField:
-    total = Counts.sum(device.by_period, len(device.classes))
+    total, periods = device.counts, device.periods
     shares = _shares(total.classes, total.answers)
-    periods = device.periods
     return DeviceField(
         name=device.name,
         folder=str(device.folder),
@@ -190,7 +183,7 @@ def _shares(counts: NDArray[np.int64], total: int) -> list[float]:
 
 
 def _labels(table: Path) -> dict[str, str]:
-    """What was typed into an earlier table, by path."""
+    """The labels in an earlier table, by path."""
     if not table.is_file():
         return {}
     rows = [row for _, row in csv_lines(table)]
@@ -200,7 +193,7 @@ def _labels(table: Path) -> dict[str, str]:
 
 
 def _save(pixels: Pixels, path: Path) -> None:
-    """As PNG, which every program shows; libqcn writes PGM and PPM."""
+    """Save as PNG, which every program shows; libqcn writes PGM and PPM."""
     if not path.exists():
         with atomic_write(path) as aside:
             aside.write_bytes(png(pixels.transpose(2, 0, 1)))

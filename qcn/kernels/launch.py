@@ -8,7 +8,7 @@ import torch.nn.functional as F
 import triton
 from torch import Tensor
 
-from qcn.kernels.shapes import Grid, check_map, check_upstream
+from qcn.kernels.shapes import Inputs, Layer, Shape, check_upstream, output_shapes
 from qcn.kernels.triton_backward import (
     CHILD_WARPS,
     backward_children_kernel,
@@ -22,7 +22,6 @@ from qcn.kernels.triton_rotation import forward as rotation
 from qcn.kernels.triton_routing import (
     COEFFICIENTS,
     INTERPRETED,
-    STATISTICS,
     WARPS,
     Geometry,
     forward_kernel,
@@ -46,33 +45,17 @@ PROGRAMS, FEWEST_WINDOWS = 48, 16
 FUSED: dict[str, Any] = {} if INTERPRETED else {"enable_fp_fusion": True}
 
 
-def forward(
-    pose: Tensor,
-    activation: Tensor,
-    rotation: Tensor,
-    beta_u: Tensor,
-    beta_a: Tensor,
-    *,
-    window: tuple[int, int],
-    stride: int,
-    iterations: int,
-    unit: bool,
-    logit: bool,
-    save: bool,
-    half: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:
+def forward(inputs: Inputs, layer: Layer, save: bool, half: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """Parents' poses and activations, and what the backward needs of each iteration (empty unless `save`).
 
-    With `logit`, logits in place of activations. With `half` and without `save`, in half precision where that should
-    be faster.
+    With `half` and without `save`, in half precision where that should be faster.
     """
-    grid = check_map(pose, activation, rotation, beta_u, beta_a, window, stride)
-    geometry = _geometry(pose, rotation, window, stride, grid, iterations, unit, logit)
-    batch, windows = pose.shape[0], pose.shape[0] * geometry.rows * geometry.columns
-    out_pose = pose.new_empty(batch, geometry.parents, 3, geometry.rows, geometry.columns)
-    out_activation = pose.new_empty(batch, geometry.parents, geometry.rows, geometry.columns)
-    saved_shape = (iterations, STATISTICS.value, windows, geometry.parents) if save else (0,)
-    statistics = torch.empty(saved_shape, dtype=torch.float32, device=pose.device)
+    shapes = output_shapes(inputs, layer)
+    geometry = _geometry(inputs, layer, shapes[1])
+    pose, activation, rotation, beta_u, beta_a = inputs
+    windows = shapes[2][2]
+    out_pose, out_activation = pose.new_empty(shapes[0]), pose.new_empty(shapes[1])
+    statistics = pose.new_empty(shapes[2] if save else (0,), dtype=torch.float32)
     if windows == 0:
         return out_pose, out_activation, statistics
     split = _child_split(geometry, windows, 2, pose.device)
@@ -101,37 +84,22 @@ def forward(
 
 
 def backward(
-    pose: Tensor,
-    activation: Tensor,
-    rotation: Tensor,
-    beta_u: Tensor,
-    beta_a: Tensor,
-    statistics: Tensor,
-    grad_pose: Tensor,
-    grad_activation: Tensor,
-    *,
-    window: tuple[int, int],
-    stride: int,
-    iterations: int,
-    unit: bool,
-    logit: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    inputs: Inputs, layer: Layer, statistics: Tensor, grad_pose: Tensor, grad_activation: Tensor
+) -> tuple[Tensor, ...]:
     """The gradients of `forward`'s five inputs."""
-    grid = check_map(pose, activation, rotation, beta_u, beta_a, window, stride)
-    geometry = _geometry(pose, rotation, window, stride, grid, iterations, unit, logit)
-    children, parents = geometry.children, geometry.parents
-    upstream = (statistics, grad_pose, grad_activation)
-    check_upstream(*upstream, batch=pose.shape[0], parents=parents, grid=grid, iterations=iterations)
-    windows = pose.shape[0] * geometry.rows * geometry.columns
+    shapes = output_shapes(inputs, layer)
+    check_upstream(shapes, statistics, grad_pose, grad_activation)
+    geometry = _geometry(inputs, layer, shapes[1])
+    _, _, rotation, beta_u, beta_a = inputs
+    children, parents, windows = geometry.children, geometry.parents, shapes[2][2]
     if windows == 0:
-        zeros = [torch.zeros_like(x) for x in (pose, activation, rotation, beta_u, beta_a)]
-        return zeros[0], zeros[1], zeros[2], zeros[3], zeros[4]
-    pose, activation, turned = pose.contiguous(), activation.contiguous(), _parents_last(rotation)
+        return tuple(map(torch.zeros_like, inputs))
+    pose, activation, turned = inputs[0].contiguous(), inputs[1].contiguous(), _parents_last(rotation)
 
     def scratch(*shape: int) -> Tensor:
         return torch.empty(shape, dtype=torch.float32, device=pose.device)
 
-    coefficients = scratch(windows, iterations * COEFFICIENTS.value, parents)
+    coefficients = scratch(windows, layer.iterations * COEFFICIENTS.value, parents)
     grad_beta = scratch(2, windows, parents)
     split = _child_split(geometry, windows, 1, pose.device)
     window_tiles = triton.cdiv(windows, tile_windows(1, split, geometry.padded_parents))
@@ -143,36 +111,16 @@ def backward(
     partial = scratch(chunks, children, 9, parents)
     out_pose, out_activation = torch.empty_like(pose), torch.empty_like(activation)
     block = 128
+    arrays, betas = (pose, activation, turned), (beta_u.float().contiguous(), beta_a.float().contiguous())
+    upstream = (statistics, grad_pose.contiguous(), grad_activation.contiguous())
     with torch.cuda.device_of(pose):
         backward_windows_kernel[(window_tiles,)](
-            pose,
-            activation,
-            turned,
-            beta_u.float().contiguous(),
-            beta_a.float().contiguous(),
-            statistics,
-            grad_pose.contiguous(),
-            grad_activation.contiguous(),
-            coefficients,
-            grad_beta,
-            windows,
-            G=geometry,
-            K=split,
-            num_warps=WARPS,
-            **FUSED,
+            *(*arrays, *betas, *upstream, coefficients, grad_beta, windows),
+            **{"G": geometry, "K": split, "num_warps": WARPS, **FUSED},
         )
         backward_children_kernel[(child_tiles, chunks)](
-            pose,
-            activation,
-            turned,
-            coefficients,
-            grad_child,
-            partial,
-            windows,
-            G=geometry,
-            PER_CHUNK=per_chunk,
-            num_warps=CHILD_WARPS,
-            **FUSED,
+            *(*arrays, coefficients, grad_child, partial, windows),
+            **{"G": geometry, "PER_CHUNK": per_chunk, "num_warps": CHILD_WARPS, **FUSED},
         )
         fold_kernel[(triton.cdiv(activation.numel(), block),)](
             grad_child, out_pose, out_activation, activation.numel(), G=geometry, BLOCK=block
@@ -184,34 +132,26 @@ def backward(
     return out_pose, out_activation, grad_rotation.to(rotation.dtype), grad_beta_u, grad_beta_a
 
 
-def _geometry(
-    pose: Tensor,
-    rotation: Tensor,
-    window: tuple[int, int],
-    stride: int,
-    grid: Grid,
-    iterations: int,
-    unit: bool,
-    logit: bool,
-) -> Geometry:
-    channels, height, width = pose.shape[1], pose.shape[3], pose.shape[4]
-    parents = rotation.shape[3]
+def _geometry(inputs: Inputs, layer: Layer, out: Shape) -> Geometry:
+    """`out` is the shape [B, J, H', W'] of the parents' activations."""
+    _, channels, _, height, width = inputs[0].shape
+    rotation, (_, parents, rows, columns) = inputs[2], out
     return Geometry(
         channels=channels,
         height=height,
         width=width,
-        window_height=window[0],
-        window_width=window[1],
-        stride=stride,
-        rows=grid[0],
-        columns=grid[1],
-        children=window[0] * window[1] * channels,
+        window_height=layer.window[0],
+        window_width=layer.window[1],
+        stride=layer.stride,
+        rows=rows,
+        columns=columns,
+        children=layer.window[0] * layer.window[1] * channels,
         parents=parents,
         padded_parents=max(1, triton.next_power_of_2(parents)),
-        iterations=iterations,
-        unit=unit,
-        logit=logit,
-        shared=rotation.shape[:2] != window,
+        iterations=layer.iterations,
+        unit=layer.unit,
+        logit=layer.logit,
+        shared=rotation.shape[:2] != layer.window,
     )
 
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from qcn.errors import MissingError, UsageError
-from qcn.kernels.shapes import check_map, check_rotors, check_upstream
+from qcn.kernels.shapes import Inputs, Layer, check_rotors, check_upstream, output_shapes
 from qcn.libqcn.location import load_library
-from qcn.limits import MAX_THREADS, STATISTICS
+from qcn.limits import MAX_THREADS
 
 FIELDS = (
     *("batch", "channels", "height", "width"),
@@ -44,35 +44,17 @@ def set_threads(threads: int) -> None:
     _library().qcn_set_threads(threads)
 
 
-def forward(
-    pose: Tensor,
-    activation: Tensor,
-    rotation: Tensor,
-    beta_u: Tensor,
-    beta_a: Tensor,
-    *,
-    window: tuple[int, int],
-    stride: int,
-    iterations: int,
-    unit: bool,
-    logit: bool,
-    save: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+def forward(inputs: Inputs, layer: Layer, save: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Route a map of capsules; all tensors float32, on the CPU.
 
     pose [B, C, 3, H, W], activation [B, C, H, W], rotation [kh, kw, C, J, 3, 3] (or [1, 1, C, J, 3, 3]: the same at
     all places of the window), beta_u [J], beta_a [J] -> pose [B, J, 3, H', W'], activation [B, J, H', W'] (or, with
     `logit`, its logit), and what `save` keeps for `backward`: iterations·7·B·H'·W'·J numbers, in the library's order.
     """
-    grid = check_map(pose, activation, rotation, beta_u, beta_a, window, stride)
-    inputs = _readable(pose=pose, activation=activation, rotation=rotation, beta_u=beta_u, beta_a=beta_a)
-    shape = _shape(pose, rotation, window, stride, iterations, unit, logit)
-    batch, parents = shape.batch, shape.parents
-    out_pose = pose.new_empty((batch, parents, 3, *grid))
-    out_activation = pose.new_empty((batch, parents, *grid))
-    statistics = pose.new_empty((iterations, STATISTICS, batch * grid[0] * grid[1], parents) if save else (0,))
-    _call("qcn_routing_forward", shape, *inputs, out_pose, out_activation, statistics if save else None)
-    return out_pose, out_activation, statistics
+    pose, activation, saved = output_shapes(inputs, layer)
+    out = [inputs[0].new_empty(shape) for shape in (pose, activation, saved if save else (0,))]
+    _call("qcn_routing_forward", _shape(inputs, layer), *_inputs(inputs), *out[:2], out[2] if save else None)
+    return out[0], out[1], out[2]
 
 
 def has_half() -> bool:
@@ -80,58 +62,26 @@ def has_half() -> bool:
     return available() and str(_library().qcn_half_instruction_set().decode()) != instruction_set()
 
 
-def half_forward(
-    pose: Tensor,
-    activation: Tensor,
-    rotation: Tensor,
-    beta_u: Tensor,
-    beta_a: Tensor,
-    *,
-    window: tuple[int, int],
-    stride: int,
-    iterations: int,
-    unit: bool,
-    logit: bool,
-) -> tuple[Tensor, Tensor]:
+def half_forward(inputs: Inputs, layer: Layer) -> tuple[Tensor, Tensor]:
     """The outputs of `forward` by a layer in fp16; all tensors are float32 all the same."""
-    grid = check_map(pose, activation, rotation, beta_u, beta_a, window, stride)
-    arrays = _readable(pose=pose, activation=activation, rotation=rotation, beta_u=beta_u, beta_a=beta_a)
-    shape = _shape(pose, rotation, window, stride, iterations, unit, logit)
+    out_pose, out_activation = (inputs[0].new_empty(shape) for shape in output_shapes(inputs, layer)[:2])
+    pose, activation, rotation, *betas = _inputs(inputs)
+    shape = _shape(inputs, layer)
     prepared = torch.empty(_library().qcn_routing_half_bytes(shape), dtype=torch.uint8)
-    _call("qcn_routing_half_prepare", shape, arrays[2], prepared)
-    out_pose = pose.new_empty((shape.batch, shape.parents, 3, *grid))
-    out_activation = pose.new_empty((shape.batch, shape.parents, *grid))
-    _call("qcn_routing_half_forward", shape, *arrays[:2], prepared, *arrays[3:], out_pose, out_activation, None)
+    _call("qcn_routing_half_prepare", shape, rotation, prepared)
+    _call("qcn_routing_half_forward", shape, pose, activation, prepared, *betas, out_pose, out_activation, None)
     return out_pose, out_activation
 
 
 def backward(
-    pose: Tensor,
-    activation: Tensor,
-    rotation: Tensor,
-    beta_u: Tensor,
-    beta_a: Tensor,
-    statistics: Tensor,
-    grad_pose: Tensor,
-    grad_activation: Tensor,
-    *,
-    window: tuple[int, int],
-    stride: int,
-    iterations: int,
-    unit: bool,
-    logit: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    inputs: Inputs, layer: Layer, statistics: Tensor, grad_pose: Tensor, grad_activation: Tensor
+) -> tuple[Tensor, ...]:
     """Gradients of the five inputs of `forward`, given those of its pose and activation and what it saved."""
-    grid = check_map(pose, activation, rotation, beta_u, beta_a, window, stride)
-    inputs = _readable(pose=pose, activation=activation, rotation=rotation, beta_u=beta_u, beta_a=beta_a)
-    shape = _shape(pose, rotation, window, stride, iterations, unit, logit)
-    upstream = (statistics, grad_pose, grad_activation)
-    check_upstream(*upstream, batch=shape.batch, parents=shape.parents, grid=grid, iterations=iterations)
+    check_upstream(output_shapes(inputs, layer), statistics, grad_pose, grad_activation)
     arrays = _readable(statistics=statistics, grad_pose=grad_pose, grad_activation=grad_activation)
-    grads = [x.new_zeros(x.shape) for x in inputs]  # zeros: what an empty batch gives
-    _call("qcn_routing_backward", shape, *inputs, *arrays, *grads)
-    by_pose, by_activation, by_rotation, by_beta_u, by_beta_a = grads
-    return by_pose, by_activation, by_rotation, by_beta_u, by_beta_a
+    grads = tuple(x.new_zeros(x.shape) for x in inputs)  # zeros: what an empty batch gives
+    _call("qcn_routing_backward", _shape(inputs, layer), *_inputs(inputs), *arrays, *grads)
+    return grads
 
 
 def rotation(theta: Tensor, axis: Tensor) -> Tensor:
@@ -205,6 +155,10 @@ def _call(name: str, shape: _Shape, *tensors: Tensor | None) -> None:
         raise UsageError(f"routing: {library.qcn_routing_status(status).decode()} ({fields})")
 
 
+def _inputs(inputs: Inputs) -> list[Tensor]:
+    return _readable(**dict(zip(("pose", "activation", "rotation", "beta_u", "beta_a"), inputs, strict=True)))
+
+
 def _readable(**tensors: Tensor) -> list[Tensor]:
     """The tensors as the library reads them, one number after the other."""
     for name, tensor in tensors.items():
@@ -213,9 +167,9 @@ def _readable(**tensors: Tensor) -> list[Tensor]:
     return [tensor.contiguous() for tensor in tensors.values()]
 
 
-def _shape(
-    pose: Tensor, rotation: Tensor, window: tuple[int, int], stride: int, iterations: int, unit: bool, logit: bool
-) -> _Shape:
-    (batch, channels, _, height, width), parents = pose.shape, rotation.shape[3]
+def _shape(inputs: Inputs, layer: Layer) -> _Shape:
+    (batch, channels, _, height, width), rotation = inputs[0].shape, inputs[2]
+    window, stride, iterations, unit, logit = layer
     shared = rotation.shape[:2] == (1, 1) and window != (1, 1)
-    return _Shape(batch, channels, height, width, *window, stride, parents, iterations, shared, unit, logit)
+    sizes = (batch, channels, height, width, *window, stride, rotation.shape[3])
+    return _Shape(*sizes, iterations, shared, unit, logit)

@@ -12,10 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from qcn.kernels import native
-from qcn.kernels.shapes import check_map, check_rotors
-from qcn.limits import STATISTICS
-
-Five = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+from qcn.kernels.shapes import Inputs, Layer, check_rotors, output_shapes
 
 LIBRARY = torch.library.Library("qcn", "DEF")
 LIBRARY.define(
@@ -52,17 +49,20 @@ def _kernels(tensor: Tensor) -> ModuleType:
 
 
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    *tensors, window, stride, iterations, unit, logit, save = arguments[:11]
-    half = {"half": True} if any(arguments[11:]) and tensors[0].is_cuda else {}
-    options = {"window": tuple(window), "stride": stride, "iterations": iterations, "unit": unit, "logit": logit}
-    return _kernels(tensors[0]).forward(*tensors, **options, save=save, **half)
+    inputs, layer, (save, *half) = _parsed(arguments)
+    narrow = {"half": True} if any(half) and inputs[0].is_cuda else {}
+    return _kernels(inputs[0]).forward(inputs, layer, save, **narrow)
 
 
-def _backward(*arguments: Any) -> Five:
-    *tensors, window, stride, iterations, unit, logit = arguments
-    return _kernels(tensors[0]).backward(
-        *tensors, window=tuple(window), stride=stride, iterations=iterations, unit=unit, logit=logit
-    )
+def _backward(*arguments: Any) -> tuple[Tensor, ...]:
+    inputs, layer, _ = _parsed((*arguments[:5], *arguments[8:]))
+    return _kernels(inputs[0]).backward(inputs, layer, *arguments[5:8])
+
+
+def _parsed(arguments: tuple[Any, ...]) -> tuple[Inputs, Layer, tuple[Any, ...]]:
+    """The inputs, how they are routed, and what else `route` was told."""
+    window, *options = arguments[5:10]
+    return arguments[:5], Layer(tuple(window), *options), arguments[10:]
 
 
 def _rotation(theta: Tensor, axis: Tensor) -> Tensor:
@@ -102,33 +102,15 @@ class _Rotation(torch.autograd.Function):
         return rotation_backward(*ctx.saved_tensors, grad)
 
 
-def _like_route(
-    pose: Tensor,
-    activation: Tensor,
-    rotation: Tensor,
-    beta_u: Tensor,
-    beta_a: Tensor,
-    window: list[int],
-    stride: int,
-    iterations: int,
-    unit: bool,
-    logit: bool,
-    save: bool,
-    half: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:
-    rows, columns = check_map(pose, activation, rotation, beta_u, beta_a, (window[0], window[1]), stride)
-    batch, parents = pose.shape[0], rotation.shape[3]
-    saved_shape = (iterations, STATISTICS, batch * rows * columns, parents) if save else (0,)
-    return (
-        pose.new_empty(batch, parents, 3, rows, columns),
-        pose.new_empty(batch, parents, rows, columns),
-        torch.empty(saved_shape, dtype=torch.float32, device=pose.device),
-    )
+def _like_route(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    inputs, layer, (save, *_) = _parsed(arguments)
+    pose, activation, saved = output_shapes(inputs, layer)
+    like, statistics = inputs[0].new_empty, saved if save else (0,)
+    return like(pose), like(activation), like(statistics, dtype=torch.float32)
 
 
-def _like_inputs(*arguments: Any) -> Five:
-    pose, activation, rotation, beta_u, beta_a = (x.new_empty(x.shape) for x in arguments[:5])
-    return pose, activation, rotation, beta_u, beta_a
+def _like_inputs(*arguments: Any) -> tuple[Tensor, ...]:
+    return tuple(x.new_empty(x.shape) for x in arguments[:5])
 
 
 def _like_rotation(theta: Tensor, axis: Tensor) -> Tensor:

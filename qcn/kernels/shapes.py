@@ -1,23 +1,30 @@
-"""The check of shapes before every kernel: a kernel would read past the end of a tensor that is too small."""
+"""How a layer routes, and the check of shapes before every kernel: it would read past the end of too small a tensor."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from torch import Tensor
 
 from qcn.errors import UsageError
 from qcn.limits import STATISTICS
 
-Grid = tuple[int, int]
+Inputs = Sequence[Tensor]  # pose, activation, rotation, beta_u, beta_a: see `qcn.routing.route`
+Shape = tuple[int, ...]
 
 
-def check_map(
-    pose: Tensor,
-    activation: Tensor,
-    rotation: Tensor,
-    beta_u: Tensor,
-    beta_a: Tensor,
-    window: tuple[int, int],
-    stride: int,
-) -> Grid:
+class Layer(NamedTuple):
+    """How a layer routes its inputs. With `logit`, z comes out in place of the activation."""
+
+    window: tuple[int, int]
+    stride: int
+    iterations: int
+    unit: bool
+    logit: bool
+
+
+def check_map(inputs: Inputs, window: tuple[int, int], stride: int) -> tuple[int, int]:
     """The rows and columns of the parents' map, once pose [B, C, 3, H, W] and the rest are seen to fit together."""
+    pose, activation, rotation, beta_u, beta_a = inputs
     if pose.ndim != 5 or rotation.ndim != 6:
         shapes = f"{list(pose.shape)} and {list(rotation.shape)}"
         raise UsageError(f"routing: expected pose [B, C, 3, H, W] and rotation [kh, kw, C, J, 3, 3], got {shapes}")
@@ -39,25 +46,23 @@ def check_map(
     return (height - window[0]) // stride + 1, (width - window[1]) // stride + 1
 
 
+def output_shapes(inputs: Inputs, layer: Layer) -> tuple[Shape, Shape, Shape]:
+    """The shapes of the parents' pose and activation, and of the statistics that the backward pass needs.
+
+    It is called before every kernel, since it refuses inputs that do not fit together.
+    """
+    rows, columns = check_map(inputs, layer.window, layer.stride)
+    batch, parents = inputs[0].shape[0], inputs[2].shape[3]
+    saved = (layer.iterations, STATISTICS, batch * rows * columns, parents)
+    return (batch, parents, 3, rows, columns), (batch, parents, rows, columns), saved
+
+
 def check_upstream(
-    statistics: Tensor,
-    grad_pose: Tensor,
-    grad_activation: Tensor,
-    *,
-    batch: int,
-    parents: int,
-    grid: Grid,
-    iterations: int,
+    shapes: tuple[Shape, Shape, Shape], statistics: Tensor, grad_pose: Tensor, grad_activation: Tensor
 ) -> None:
-    """What a backward is given beside the inputs: what the forward kept, and the gradients of what it returned."""
-    rows, columns = grid
-    check_shapes(
-        {
-            "statistics": (statistics, (iterations, STATISTICS, batch * rows * columns, parents)),
-            "grad_pose": (grad_pose, (batch, parents, 3, rows, columns)),
-            "grad_activation": (grad_activation, (batch, parents, rows, columns)),
-        }
-    )
+    """What a backward pass is given beside the inputs: what the forward pass kept, and the gradients of its outputs."""
+    names, tensors = ("grad_pose", "grad_activation", "statistics"), (grad_pose, grad_activation, statistics)
+    check_shapes(dict(zip(names, zip(tensors, shapes, strict=True), strict=True)))
 
 
 def check_rotors(theta: Tensor, axis: Tensor, grad: Tensor | None = None) -> None:

@@ -28,11 +28,11 @@ from qcn.kernels.triton_routing import (
     jit,
     load_children,
     load_rotation,
+    load_three,
     reciprocal,
     score,
     sigmoid,
-    tile_layout,
-    tile_windows,
+    tile_of,
     votes_around,
     without,
     zeros,
@@ -41,43 +41,24 @@ from qcn.kernels.triton_routing import (
 
 @jit
 def load_statistics(statistics, n, j, t, windows, live, G: constexpr):
-    """Mass, mean and variance [N, P] that the forward kept of iteration t."""
+    """Mass, mean and variance [N, P] that the forward kernel kept of iteration t."""
     at = statistics + (t * STATISTICS * windows + n) * G.parents + j
     step = windows * G.parents
     mass = gl.load(at, mask=live, other=1.0)
-    mean = (
-        gl.load(at + step, mask=live, other=0.0),
-        gl.load(at + 2 * step, mask=live, other=0.0),
-        gl.load(at + 3 * step, mask=live, other=0.0),
-    )
-    variance = (
-        gl.load(at + 4 * step, mask=live, other=1.0),
-        gl.load(at + 5 * step, mask=live, other=1.0),
-        gl.load(at + 6 * step, mask=live, other=1.0),
-    )
-    return mass, mean, variance
+    return mass, load_three(at + step, step, live, 0.0), load_three(at + 4 * step, step, live, 1.0)
 
 
 @jit
-def gradient_sweep(
-    pose,
-    activation,
-    rotation,
-    image,
-    place,
-    before,  # 3 × [N, P]: the mean that the responsibilities came from
-    weight,
-    prior,
-    mean,  # 3 × [N, P]: the mean they led to, around which A, B, C hold
-    A,
-    B,
-    C,
-    G: constexpr,
-    N: constexpr,
-    K: constexpr,
-    L: constexpr,
-):
-    """One pass over the children: Σ g, Σ g d, Σ g d² with g the gradient of the logits and d = v − before."""
+def gradient_sweep(inputs, image, place, before, weight, prior, mean, A, B, C, G: constexpr, TILE: constexpr):
+    """One pass over the children: Σ g, Σ g d, Σ g d² with g the gradient of the logits and d = v − before.
+
+    `before`, 3 × [N, P], is the mean that the responsibilities came from; `mean` the one they led to, around which A, B
+    and C hold.
+    """
+    pose, activation, rotation = inputs
+    N: constexpr = TILE.windows
+    K: constexpr = TILE.children
+    L: constexpr = TILE.layout
     P: constexpr = G.padded_parents
     lane = indices(K, without(L, 2, 0))[None, :]
     lane_of_rotor = indices(K, without(L, 0, 1))[:, None]
@@ -156,8 +137,9 @@ def backward_windows_kernel(
     P: constexpr = G.padded_parents
     J: constexpr = G.parents
     ITERATIONS: constexpr = G.iterations
-    N: constexpr = tile_windows(1, K, P)
-    L: constexpr = tile_layout(1, K, P)
+    TILE: constexpr = tile_of(1, K, P)
+    N: constexpr = TILE.windows
+    L: constexpr = TILE.layout
     AREA: constexpr = G.rows * G.columns
     COST: constexpr = 2 * G.parents / G.children
     start = gl.program_id(0) * N
@@ -176,9 +158,8 @@ def backward_windows_kernel(
     g_z = g_out if G.logit else g_out * sigmoid(z) * sigmoid(-z)
     g_z = before_normalising(g_z, z, norm, live, G)
     out = grad_out_pose + channel * (3 * AREA) + spot
-    gx = gl.load(out, mask=live, other=0.0).to(gl.float32)
-    gy = gl.load(out + AREA, mask=live, other=0.0).to(gl.float32)
-    gz = gl.load(out + 2 * AREA, mask=live, other=0.0).to(gl.float32)
+    gx, gy, gz = load_three(out, AREA, live, 0.0)
+    gx, gy, gz = gx.to(gl.float32), gy.to(gl.float32), gz.to(gl.float32)
     hx = zeros([N, P], without(L, 1))
     hy, hz = hx, hx
     g_beta_u, g_beta_a = hx, hx
@@ -191,30 +172,20 @@ def backward_windows_kernel(
         bz, cz, az = along(gz, hz, g_z, mass, inverse, mean[2], variance[2], G)
         A = ax + ay + az - g_z * COST * (3 * bu + log_spread)
         field = at + (ITERATIONS - 1 - back) * (COEFFICIENTS * J)
-        gl.store(field, mean[0], mask=live)
-        gl.store(field + J, mean[1], mask=live)
-        gl.store(field + 2 * J, mean[2], mask=live)
-        gl.store(field + 3 * J, A, mask=live)
-        gl.store(field + 4 * J, bx, mask=live)
-        gl.store(field + 5 * J, by, mask=live)
-        gl.store(field + 6 * J, bz, mask=live)
-        gl.store(field + 7 * J, cx, mask=live)
-        gl.store(field + 8 * J, cy, mask=live)
-        gl.store(field + 9 * J, cz, mask=live)
+        values = mean[0], mean[1], mean[2], A, bx, by, bz, cx, cy, cz
+        for i in gl.static_range(10):
+            gl.store(field + i * J, values[i], mask=live)
         if back < ITERATIONS - 1:
             after = mean
             mass, mean, variance = load_statistics(statistics, n, j, ITERATIONS - 2 - back, windows, live, G)
             z, log_spread, norm = score(mass, variance, bu, ba, live, G)
             weight, prior = density(z, log_spread, variance, j < J)
             field = at + (ITERATIONS - 2 - back) * (COEFFICIENTS * J)
-            gl.store(field + 10 * J, weight[0], mask=live)
-            gl.store(field + 11 * J, weight[1], mask=live)
-            gl.store(field + 12 * J, weight[2], mask=live)
+            for h in gl.static_range(3):
+                gl.store(field + (10 + h) * J, weight[h], mask=live)
             gl.store(field + 13 * J, prior, mask=live)
-            s, d, q = gradient_sweep(
-                pose, activation, rotation, image, place, mean, weight, prior, after,
-                A, (bx, by, bz), (cx, cy, cz), G, N, K, L,
-            )  # fmt: skip
+            inputs, B, C = (pose, activation, rotation), (bx, by, bz), (cx, cy, cz)
+            s, d, q = gradient_sweep(inputs, image, place, mean, weight, prior, after, A, B, C, G, TILE)
             ix, iy, iz = 1.0 / variance[0], 1.0 / variance[1], 1.0 / variance[2]
             gx, gy, gz = d[0] * ix, d[1] * iy, d[2] * iz
             hx, hy, hz = 0.5 * ix * (q[0] * ix - s), 0.5 * iy * (q[1] * iy - s), 0.5 * iz * (q[2] * iz - s)
@@ -327,15 +298,9 @@ def backward_children_kernel(
     i = i[:, None]
     live = (i < G.children) & (j < J)
     out = grad_rotation + (chunk * G.children + i) * (9 * J) + j
-    gl.store(out, gxx, mask=live)
-    gl.store(out + J, gxy, mask=live)
-    gl.store(out + 2 * J, gxz, mask=live)
-    gl.store(out + 3 * J, gyx, mask=live)
-    gl.store(out + 4 * J, gyy, mask=live)
-    gl.store(out + 5 * J, gyz, mask=live)
-    gl.store(out + 6 * J, gzx, mask=live)
-    gl.store(out + 7 * J, gzy, mask=live)
-    gl.store(out + 8 * J, gzz, mask=live)
+    gradient = gxx, gxy, gxz, gyx, gyy, gyz, gzx, gzy, gzz
+    for place in gl.static_range(9):
+        gl.store(out + place * J, gradient[place], mask=live)
 
 
 @triton.jit

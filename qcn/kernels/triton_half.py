@@ -92,19 +92,12 @@ def groups(channels: int) -> int:
 
 
 @jit
-def load_fours(
-    pose,
-    activation,
-    rotation,
-    first,
-    windows,
-    four,  # which four children the first warps have
-    G: constexpr,
-    N: constexpr,
-    K: constexpr,
-    L: constexpr,
-):
-    """Poses [K, N, 16] of four children, their activations, 4 × [K, N], and rotations, 3 × [K, 16, 16]."""
+def load_fours(inputs, first, windows, four, G: constexpr, N: constexpr, K: constexpr, L: constexpr):
+    """Poses [K, N, 16] of four children, their activations, 4 × [K, N], and rotations, 3 × [K, 16, 16].
+
+    `four` says which four children the first warps have.
+    """
+    pose, activation, rotation = inputs
     U: constexpr = factor_layout(0, L)
     R: constexpr = factor_layout(1, L)
     AREA: constexpr = G.height * G.width
@@ -159,21 +152,16 @@ def load_active(at, c: constexpr, left, G: constexpr):
 
 @jit
 def half_sweep(
-    pose,
-    activation,
-    rotation,  # float16, [fours of children, 3, 16 parents, 16: x y z 0 of four children]
-    first,
-    windows,
-    shift,  # 3 × [N, P], float16, -m
-    weight,  # 3 × [N, P], float16
-    prior,  # [N, P], in base 2, the largest of a window 0
-    G: constexpr,
-    UNIFORM: constexpr,  # the first iteration: children shared out evenly
-    N: constexpr,
-    K: constexpr,
-    L: constexpr,
+    inputs, first, windows, around, G: constexpr, UNIFORM: constexpr, N: constexpr, K: constexpr, L: constexpr
 ):
-    """One pass over the children: Σ r, Σ r x, Σ r x² with x = (v − m) w, each [N, P], times MASS_SCALE."""
+    """One pass over the children: Σ r, Σ r x, Σ r x² with x = (v − m) w, each [N, P], times MASS_SCALE.
+
+    inputs    pose, activation, and rotations in float16: [fours of children, 3, 16 parents, 16: x y z 0 of four
+              children]
+    around    -m and w, 3 × [N, P] in float16 each, and the prior [N, P], in base 2, the largest of a window 0
+    UNIFORM   the first iteration: children shared out evenly
+    """
+    shift, weight, prior = around
     U: constexpr = factor_layout(0, L)
     R: constexpr = factor_layout(1, L)
     FOURS: constexpr = G.window_height * G.window_width * groups(G.channels)
@@ -189,12 +177,12 @@ def half_sweep(
     prior = nothing + prior[None, :, :]
     s, dx, dy, dz, qx, qy, qz = nothing, nothing, nothing, nothing, nothing, nothing, nothing
     total = zeros([K, N], without(L, 2))
-    u, a, rotors = load_fours(pose, activation, rotation, first, windows, 0, G, N, K, L)
+    u, a, rotors = load_fours(inputs, first, windows, 0, G, N, K, L)
     for four in range(0, FOURS, K):
         poses, active = u, a
         rx, ry, rz = rotors
         # The next children are under way while these are weighed.
-        u, a, rotors = load_fours(pose, activation, rotation, first, windows, four + K, G, N, K, L)
+        u, a, rotors = load_fours(inputs, first, windows, four + K, G, N, K, L)
         for c in gl.static_range(4):
             one = gl.where(child == c, poses, 0.0)
             x, y, z = product(one, rx, mx) * wx, product(one, ry, my) * wy, product(one, rz, mz) * wz
@@ -260,7 +248,7 @@ def half_kernel(
     L: constexpr = half_layout(K)
     J: constexpr = G.parents
     ITERATIONS: constexpr = G.iterations
-    first = gl.program_id(0) * N
+    inputs, first = (pose, activation, rotation), gl.program_id(0) * N
     n = first + indices(N, without(L, 0, 1))[:, None]
     j = indices(PARENTS, without(L, 0, 0))[None, :]
     live = (j < J) & (n >= 0)
@@ -271,7 +259,7 @@ def half_kernel(
     shift, weight, prior = (none, none, none), (even, even, even), zero
     marks = gl.max(zero, 1).to(gl.int32)
     for t in gl.static_range(ITERATIONS):
-        s, d, q = half_sweep(pose, activation, rotation, first, windows, shift, weight, prior, G, t == 0, N, K, L)
+        s, d, q = half_sweep(inputs, first, windows, (shift, weight, prior), G, t == 0, N, K, L)
         dx, qx = unscale(d[0], q[0], weight[0])
         dy, qy = unscale(d[1], q[1], weight[1])
         dz, qz = unscale(d[2], q[2], weight[2])
@@ -284,5 +272,5 @@ def half_kernel(
             square, prior = density(z, log_spread, variance, live)
             weight = (root(square[0]), root(square[1]), root(square[2]))
             shift = ((-mean[0]).to(gl.float16), (-mean[1]).to(gl.float16), (-mean[2]).to(gl.float16))
-    store_parents(out_pose, out_activation, mean, z, n, j, (n < windows) & (j < J), G)
+    store_parents((out_pose, out_activation), mean, z, n, j, (n < windows) & (j < J), G)
     gl.store(cancelled + n, marks[:, None], mask=n < windows)

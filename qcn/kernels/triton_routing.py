@@ -74,21 +74,32 @@ def tile_windows(windows_per_thread: int, k: int, parents: int) -> int:
     return windows_per_thread * WARPS * 32 * min(4, parents) // (parents * k)
 
 
+@dataclass(frozen=True)
+class Tile:
+    """The windows and children that a program has at a time; `layout` says which thread holds what of them."""
+
+    windows: int
+    children: int
+    layout: Any
+
+
 @triton.constexpr_function
-def tile_layout(windows_per_thread: int, k: int, parents: int) -> Any:
-    """Which thread holds what of a [windows, children, parents] tile. Children take lanes first, then warps."""
+def tile_of(windows_per_thread: int, k: int, parents: int) -> Tile:
+    """A [windows, children, parents] tile. Children take lanes first, then warps."""
+    windows = tile_windows(windows_per_thread, k, parents)
     if INTERPRETED:
-        return None
+        return Tile(windows, k, None)
     per_thread = min(4, parents)
     parent_lanes = parents // per_thread
     child_lanes = min(k, 32 // parent_lanes)
     child_warps = k // child_lanes
-    return gl.BlockedLayout(
+    layout = gl.BlockedLayout(
         [windows_per_thread, 1, per_thread],
         [32 // (child_lanes * parent_lanes), child_lanes, parent_lanes],
         [WARPS // child_warps, child_warps, 1],
         [2, 1, 0],
     )
+    return Tile(windows, k, layout)
 
 
 @triton.constexpr_function
@@ -131,6 +142,15 @@ def corner(n, G: constexpr):
     image = n // (G.rows * G.columns)
     row = n // G.columns % G.rows
     return image, (row * G.width + n % G.columns) * G.stride
+
+
+@jit
+def load_three(at, step, mask, other):
+    return (
+        gl.load(at, mask=mask, other=other),
+        gl.load(at + step, mask=mask, other=other),
+        gl.load(at + 2 * step, mask=mask, other=other),
+    )
 
 
 @jit
@@ -189,23 +209,21 @@ def votes_around(R, x, y, z, mx, my, mz):
 
 @jit
 def sweep(
-    pose,
-    activation,
-    rotation,
-    image,
-    place,
-    shift,  # 3 × [N, P]
-    mean,  # 3 × [N, P], of the iteration before
-    weight,  # 3 × [N, P], log2(e) / 2σ²
-    prior,  # [N, P], in base 2, the largest of a window 0
-    G: constexpr,
-    UNIFORM: constexpr,  # the first iteration: children shared out evenly
-    SAFE: constexpr,  # for any shift and any distance; else the shift is the mean, and a child too far off gives NaN
-    N: constexpr,
-    K: constexpr,
-    L: constexpr,
+    inputs, image, place, shift, mean, weight, prior, G: constexpr, TILE: constexpr, UNIFORM: constexpr, SAFE: constexpr
 ):
-    """One pass over the children: Σ r, Σ r d, Σ r d² with d = v − shift, each [N, P]."""
+    """One pass over the children: Σ r, Σ r d, Σ r d² with d = v − shift, each [N, P].
+
+    shift     3 × [N, P]
+    mean      3 × [N, P], of the iteration before
+    weight    3 × [N, P], log2(e) / 2σ²
+    prior     [N, P], in base 2, the largest of a window 0
+    UNIFORM   the first iteration: children shared out evenly
+    SAFE      for any shift and any distance; else the shift is the mean, and a child too far off gives NaN
+    """
+    pose, activation, rotation = inputs
+    N: constexpr = TILE.windows
+    K: constexpr = TILE.children
+    L: constexpr = TILE.layout
     P: constexpr = G.padded_parents
     lane = indices(K, without(L, 2, 0))[None, :]
     lane_of_rotor = indices(K, without(L, 0, 1))[:, None]
@@ -291,31 +309,16 @@ def m_step(sums, shift, SCALE: constexpr):
 
 
 @jit
-def fit(
-    pose,
-    activation,
-    rotation,
-    image,
-    place,
-    mean,
-    weight,
-    prior,
-    G: constexpr,
-    UNIFORM: constexpr,
-    TWICE: constexpr,
-    N: constexpr,
-    K: constexpr,
-    L: constexpr,
-):
+def fit(inputs, image, place, mean, weight, prior, G: constexpr, TILE: constexpr, UNIFORM: constexpr, TWICE: constexpr):
     """The parents' mass, mean and variance from those of the iteration before: E-step and M-step in one sweep.
 
     TWICE sweeps again around the new mean, where nothing can cancel. Without it, says which windows need that, [N].
     """
     SCALE: constexpr = 1.0 / G.parents if UNIFORM else 1.0
-    sums = sweep(pose, activation, rotation, image, place, mean, mean, weight, prior, G, UNIFORM, TWICE, N, K, L)
+    sums = sweep(inputs, image, place, mean, mean, weight, prior, G, TILE, UNIFORM, TWICE)
     mass, new, variance, bad = m_step(sums, mean, SCALE)
     if TWICE:
-        sums = sweep(pose, activation, rotation, image, place, new, mean, weight, prior, G, UNIFORM, True, N, K, L)
+        sums = sweep(inputs, image, place, new, mean, weight, prior, G, TILE, UNIFORM, True)
         mass, new, variance, bad = m_step(sums, new, SCALE)
     return mass, new, variance, gl.max(bad.to(gl.int32), 1)
 
@@ -353,8 +356,9 @@ def density(z, log_spread, variance, live):
 
 
 @jit
-def store_parents(out_pose, out_activation, mean, z, n, j, stored, G: constexpr):
+def store_parents(outputs, mean, z, n, j, stored, G: constexpr):
     AREA: constexpr = G.rows * G.columns
+    out_pose, out_activation = outputs
     channel, spot = n // AREA * G.parents + j, n % AREA
     gl.store(out_activation + channel * AREA + spot, z if G.logit else sigmoid(z), mask=stored)
     for h in gl.static_range(3):
@@ -363,27 +367,15 @@ def store_parents(out_pose, out_activation, mean, z, n, j, stored, G: constexpr)
 
 @jit
 def route_tile(
-    pose,
-    activation,
-    rotation,
-    beta_u,
-    beta_a,
-    out_pose,
-    out_activation,
-    statistics,
-    cancelled,
-    windows,
-    G: constexpr,
-    SAVE: constexpr,
-    REPAIR: constexpr,
-    N: constexpr,
-    K: constexpr,
-    L: constexpr,
+    inputs, betas, outputs, kept, windows, G: constexpr, TILE: constexpr, SAVE: constexpr, REPAIR: constexpr
 ):
     """All iterations for a tile of windows. Marks those it cannot do well; REPAIR does only these, sweeping twice."""
+    N: constexpr = TILE.windows
+    L: constexpr = TILE.layout
     P: constexpr = G.padded_parents
     J: constexpr = G.parents
     ITERATIONS: constexpr = G.iterations
+    statistics, cancelled = kept
     first = gl.program_id(0) * N
     # Windows past the end repeat the last one's work and store nothing.
     image, place = corner(gl.minimum(first + indices(N, without(L, 2, 1)), windows - 1), G)
@@ -393,15 +385,13 @@ def route_tile(
     stored = (n < windows) & (j < J)
     if REPAIR:
         stored = stored & (gl.load(cancelled + n, mask=n < windows, other=0) != 0)
-    bu = gl.load(beta_u + j, mask=j < J, other=0.0)
-    ba = gl.load(beta_a + j, mask=j < J, other=0.0)
+    bu = gl.load(betas[0] + j, mask=j < J, other=0.0)
+    ba = gl.load(betas[1] + j, mask=j < J, other=0.0)
     zero = zeros([N, P], without(L, 1))
     mean, weight, prior = (zero, zero, zero), (zero, zero, zero), zero
     marks = gl.max(zero, 1).to(gl.int32)
     for t in gl.static_range(ITERATIONS):
-        mass, mean, variance, new_marks = fit(
-            pose, activation, rotation, image, place, mean, weight, prior, G, t == 0, REPAIR, N, K, L
-        )
+        mass, mean, variance, new_marks = fit(inputs, image, place, mean, weight, prior, G, TILE, t == 0, REPAIR)
         marks = marks | new_marks
         z, log_spread, _ = score(mass, variance, bu, ba, live, G)
         if SAVE:
@@ -413,7 +403,7 @@ def route_tile(
                 gl.store(at + (4 + h) * step, variance[h], mask=stored)
         if t < ITERATIONS - 1:
             weight, prior = density(z, log_spread, variance, live)
-    store_parents(out_pose, out_activation, mean, z, n, j, stored, G)
+    store_parents(outputs, mean, z, n, j, stored, G)
     if not REPAIR:
         gl.store(cancelled + n, marks[:, None], mask=n < windows)
 
@@ -435,12 +425,9 @@ def forward_kernel(
     K: constexpr,
     WINDOWS_PER_THREAD: constexpr,
 ):
-    N: constexpr = tile_windows(WINDOWS_PER_THREAD, K, G.padded_parents)
-    L: constexpr = tile_layout(WINDOWS_PER_THREAD, K, G.padded_parents)
-    route_tile(
-        pose, activation, rotation, beta_u, beta_a, out_pose, out_activation, statistics, cancelled, windows,
-        G, SAVE, False, N, K, L,
-    )  # fmt: skip
+    inputs, betas, outputs = (pose, activation, rotation), (beta_u, beta_a), (out_pose, out_activation)
+    TILE: constexpr = tile_of(WINDOWS_PER_THREAD, K, G.padded_parents)
+    route_tile(inputs, betas, outputs, (statistics, cancelled), windows, G, TILE, SAVE, False)
 
 
 @jit
@@ -460,11 +447,8 @@ def repair_kernel(
     K: constexpr,
 ):
     """Route the windows again that `forward_kernel` marked. There are hardly ever any: most programs end at once."""
-    N: constexpr = tile_windows(1, K, G.padded_parents)
-    L: constexpr = tile_layout(1, K, G.padded_parents)
-    n = gl.program_id(0) * N + indices(N, without(L, 2, 1))
+    inputs, betas, outputs = (pose, activation, rotation), (beta_u, beta_a), (out_pose, out_activation)
+    TILE: constexpr = tile_of(1, K, G.padded_parents)
+    n = gl.program_id(0) * TILE.windows + indices(TILE.windows, without(TILE.layout, 2, 1))
     if gl.max(gl.load(cancelled + n, mask=n < windows, other=0), 0) > 0:
-        route_tile(
-            pose, activation, rotation, beta_u, beta_a, out_pose, out_activation, statistics, cancelled, windows,
-            G, SAVE, True, N, K, L,
-        )  # fmt: skip
+        route_tile(inputs, betas, outputs, (statistics, cancelled), windows, G, TILE, SAVE, True)

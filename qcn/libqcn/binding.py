@@ -155,7 +155,7 @@ class NativeModel:
 
     @property
     def operations(self) -> list[OperationRun]:
-        """What runs, operation by operation; empty where the backend does not say."""
+        """The operations and what runs them; empty if the backend does not say."""
         result = []
         for index in range(self.info.operations):
             operation = OperationView(ctypes.sizeof(OperationView))

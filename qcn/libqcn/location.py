@@ -1,4 +1,4 @@
-"""Where libqcn (deploy/) and its programs are on this machine. No torch here.
+"""Find libqcn (deploy/) and its programs on this machine. No torch here.
 
 They are looked for in one order: what the environment names (QCN_LIBRARY); what is inside the installed package, as
 wheels have it; what `make` built in a clone; what `cmake --install` or a system's package installed.

@@ -17,23 +17,14 @@ def backbone_of(network: nn.Module) -> nn.Module | None:
     return backbone if isinstance(backbone, nn.Module) else None
 
 
-class Features(nn.Module):
-    """The part of a network that its backbone is: [B, in, H, W] -> features [B, …]."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network: Any = network
-
-    def forward(self, image: Tensor) -> Tensor:
-        network = self.network
-        features: Tensor = (
-            network.extractor.backbone(image) if hasattr(network, "extractor") else network.features(image)
-        )
-        return features
+def features_of(network: Any, image: Tensor) -> Tensor:
+    """What the backbone of a network makes of images: [B, in, H, W] -> [B, …]."""
+    features: Tensor = network.extractor.backbone(image) if hasattr(network, "extractor") else network.features(image)
+    return features
 
 
 class Head(nn.Module):
-    """The rest of it: features [B, …] -> the answer."""
+    """The rest of a network: features [B, …] -> the answer."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()

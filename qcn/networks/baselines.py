@@ -35,13 +35,13 @@ from qcn.networks.distributed import BatchNorm
 from qcn.networks.model import (
     BranchedExtractor,
     Prediction,
+    QCNConfig,
     RunningRMS,
     at_least_single,
     check_input,
     residual_blocks,
     smallest_input,
     strides_for,
-    unbranched_stem,
 )
 
 POSE = 16  # numbers in a 4×4 pose matrix
@@ -257,13 +257,14 @@ def em(in_channels: int, classes: int, stem: int = 32, capsules: int = 32, itera
 
 def em_branched(in_channels: int, classes: int, capsules: int = 32, iterations: int = 2) -> MatrixCapsules:
     """The paper's ablation: matrix capsules behind QCN's two branches."""
-    extractor = BranchedExtractor(in_channels, capsules, POSE)
+    extractor = BranchedExtractor(QCNConfig(in_channels, classes, primary_capsules=capsules), POSE)
     return MatrixCapsules(extractor, 1, in_channels, classes, capsules, iterations)
 
 
 def em_unbranched(in_channels: int, classes: int, capsules: int = 32, iterations: int = 2) -> MatrixCapsules:
     """The paper's ablation: matrix capsules behind two residual blocks of 64 and 96 channels."""
-    extractor = PrimaryCapsules(unbranched_stem(in_channels), 96, capsules)
+    stem = nn.Sequential(*residual_blocks(in_channels, (64, 96), (1, 2)))
+    extractor = PrimaryCapsules(stem, 96, capsules)
     return MatrixCapsules(extractor, 1, in_channels, classes, capsules, iterations)
 
 
@@ -276,13 +277,16 @@ def cnn_answer(features: Tensor, classifier: nn.Linear, direction: nn.Linear | N
 
 
 class CNN(nn.Module):
-    """Hinton's baseline: two 5×5 convolutions (32, 64 channels), each with 2×2 max pooling, 1024 units, dropout.
+    """The CNN that capsule papers compare with, Hinton's baseline, for images of size × size.
 
-    The fully connected layer fixes the input size. 4.25 M parameters at 2×32×32: 8·8·64·1024 of them are that layer's.
+    Two 5×5 convolutions (32, 64 channels), each with 2×2 max pooling, 1024 units, dropout. The fully connected layer
+    fixes the input size. 4.25 M parameters at 2×32×32: 8·8·64·1024 of them are that layer's.
     With `direction` a second head answers with a direction of view for each class, as the poses of a QCN do.
     """
 
-    def __init__(self, in_channels: int, classes: int, size: int, dropout: float, direction: bool) -> None:
+    def __init__(
+        self, in_channels: int, classes: int, size: int = 32, dropout: float = 0.5, direction: bool = False
+    ) -> None:
         super().__init__()
         if size < 4:
             raise UsageError(f"the CNN pools twice: its images must be at least 4×4, not {size}×{size}")
@@ -303,11 +307,6 @@ class CNN(nn.Module):
         x = F.max_pool2d(F.relu(self.conv2(x)), 2)
         features = self.dropout(F.relu(self.hidden(x.flatten(1))))
         return cnn_answer(features, self.classifier, self.direction)
-
-
-def cnn(in_channels: int, classes: int, size: int = 32, dropout: float = 0.5, direction: bool = False) -> CNN:
-    """The CNN that capsule papers compare with, for images of size × size."""
-    return CNN(in_channels, classes, size, dropout, direction)
 
 
 class ResidualCNN(nn.Module):

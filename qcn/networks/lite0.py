@@ -11,7 +11,6 @@ features are the same, of a picture shifted by some pixels; programs need no oth
 
 import importlib.util
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,24 +29,14 @@ MEAN, STD = 127 / 255, 128 / 255
 STEM, FEATURES = 32, 1280
 
 
-class Stage(NamedTuple):
-    """Blocks of one kind; the first of them has the stride."""
-
-    blocks: int
-    kernel: int
-    stride: int
-    expansion: int
-    channels: int
-
-
-STAGES = (
-    Stage(1, 3, 1, 1, 16),
-    Stage(2, 3, 2, 6, 24),
-    Stage(2, 5, 2, 6, 40),
-    Stage(3, 3, 2, 6, 80),
-    Stage(3, 5, 1, 6, 112),
-    Stage(4, 5, 2, 6, 192),
-    Stage(1, 3, 1, 6, 320),
+STAGES = (  # blocks of one kind: how many, kernel, stride of the first, expansion, channels
+    (1, 3, 1, 1, 16),
+    (2, 3, 2, 6, 24),
+    (2, 5, 2, 6, 40),
+    (3, 3, 2, 6, 80),
+    (3, 5, 1, 6, 112),
+    (4, 5, 2, 6, 192),
+    (1, 3, 1, 6, 320),
 )
 CAPSULES = 32  # types in the layer below the class capsules
 
@@ -91,11 +80,10 @@ class Lite0(nn.Sequential):
     def __init__(self, in_channels: int) -> None:
         channels = STEM
         layers: list[nn.Module] = [ConvNorm(in_channels, STEM, 3, 2)]
-        for stage in STAGES:
-            for i in range(stage.blocks):
-                stride = stage.stride if i == 0 else 1
-                layers.append(InvertedResidual(channels, stage.channels, stage.kernel, stride, stage.expansion))
-                channels = stage.channels
+        for blocks, kernel, stride, expansion, out in STAGES:
+            for block in range(blocks):
+                layers.append(InvertedResidual(channels, out, kernel, 1 if block else stride, expansion))
+                channels = out
         super().__init__(*layers, ConvNorm(channels, FEATURES))
         self.in_channels = in_channels
 
@@ -158,11 +146,6 @@ def qcn_lite0(in_channels: int, classes: int, iterations: int = 1) -> QCN:
         iterations=iterations,
     )
     return QCN(config, Lite0Extractor(in_channels, config.primary_capsules))
-
-
-def cnn_lite0(in_channels: int, classes: int, direction: bool = False) -> Lite0CNN:
-    """EfficientNet-Lite0, whole, with a linear classifier."""
-    return Lite0CNN(in_channels, classes, direction)
 
 
 def load_imagenet(backbone: Lite0) -> None:

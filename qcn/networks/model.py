@@ -110,57 +110,38 @@ class Projection(nn.Sequential):
 class BranchedExtractor(nn.Module):
     """Primary capsules from two branches: how a thing is turned and whether it is there are two questions."""
 
-    def __init__(
-        self,
-        in_channels: int,
-        capsules: int,
-        pose_size: int,
-        pose_widths: tuple[int, ...] = (32, 64),
-        pose_strides: tuple[int, ...] = (1, 2),
-        activation_widths: tuple[int, ...] = (32,),
-        activation_strides: tuple[int, ...] = (2,),
-    ) -> None:
+    def __init__(self, config: QCNConfig, pose_size: int = 3) -> None:
         super().__init__()
         self.pose_size = pose_size
         self.pose = nn.Sequential(
-            *residual_blocks(in_channels, pose_widths, pose_strides),
-            Projection(pose_widths[-1], capsules * pose_size),
+            *residual_blocks(config.in_channels, config.pose_widths, config.pose_strides),
+            Projection(config.pose_widths[-1], config.primary_capsules * pose_size),
         )
         self.activation = nn.Sequential(
-            *residual_blocks(in_channels, activation_widths, activation_strides),
-            Projection(activation_widths[-1], capsules),
+            *residual_blocks(config.in_channels, config.activation_widths, config.activation_strides),
+            Projection(config.activation_widths[-1], config.primary_capsules),
         )
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """[B, in, H, W] -> pose [B, C, pose_size, ⌈H/r⌉, ⌈W/r⌉], activation [B, C, ⌈H/r⌉, ⌈W/r⌉]; r: all strides."""
         pose = self.pose(x).unflatten(1, (-1, self.pose_size))
         return pose, torch.sigmoid(self.activation(x))
-
-
-def unbranched_stem(
-    in_channels: int, widths: tuple[int, ...] = (64, 96), strides: tuple[int, ...] = (1, 2)
-) -> nn.Sequential:
-    """The residual blocks of the paper's ablation: [B, in, H, W] -> [B, last width, ⌈H/r⌉, ⌈W/r⌉]; r: all strides."""
-    return nn.Sequential(*residual_blocks(in_channels, widths, strides))
 
 
 class UnbranchedExtractor(nn.Module):
     """The paper's ablation: poses and activations from one stack of residual blocks."""
 
-    def __init__(
-        self, in_channels: int, capsules: int, pose_size: int, widths: tuple[int, ...], strides: tuple[int, ...]
-    ) -> None:
+    def __init__(self, config: QCNConfig) -> None:
         super().__init__()
-        self.pose_size = pose_size
-        self.stem = unbranched_stem(in_channels, widths, strides)
-        self.pose = Projection(widths[-1], capsules * pose_size)
-        self.activation = Projection(widths[-1], capsules)
+        width, capsules = config.pose_widths[-1], config.primary_capsules
+        self.stem = nn.Sequential(*residual_blocks(config.in_channels, config.pose_widths, config.pose_strides))
+        self.pose = Projection(width, capsules * 3)
+        self.activation = Projection(width, capsules)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """[B, in, H, W] -> pose [B, C, pose_size, ⌈H/r⌉, ⌈W/r⌉], activation [B, C, ⌈H/r⌉, ⌈W/r⌉]; r: all strides."""
+        """[B, in, H, W] -> pose [B, C, 3, ⌈H/r⌉, ⌈W/r⌉], activation [B, C, ⌈H/r⌉, ⌈W/r⌉]; r: all strides."""
         x = self.stem(x)
-        pose = self.pose(x).unflatten(1, (-1, self.pose_size))
-        return pose, torch.sigmoid(self.activation(x))
+        return self.pose(x).unflatten(1, (-1, 3)), torch.sigmoid(self.activation(x))
 
 
 class RunningRMS(nn.Module):
@@ -298,23 +279,9 @@ class QCN(nn.Module):
         super().__init__()
         self.config = config
         self.in_channels, self.classes = config.in_channels, config.classes
-        self.extractor: nn.Module
-        if extractor is not None:
-            self.extractor = extractor
-        elif config.branched:
-            self.extractor = BranchedExtractor(
-                config.in_channels,
-                config.primary_capsules,
-                3,
-                config.pose_widths,
-                config.pose_strides,
-                config.activation_widths,
-                config.activation_strides,
-            )
-        else:
-            self.extractor = UnbranchedExtractor(
-                config.in_channels, config.primary_capsules, 3, config.pose_widths, config.pose_strides
-            )
+        if extractor is None:
+            extractor = BranchedExtractor(config) if config.branched else UnbranchedExtractor(config)
+        self.extractor = extractor
         capsules = [config.primary_capsules, *(layer.capsules for layer in config.layers)]
         self.layers = nn.ModuleList(
             ConvCapsules(capsules_in, layer, config.iterations, config.mode)

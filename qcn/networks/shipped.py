@@ -2,9 +2,11 @@
 
 A network that ships is named by its folder in models/, DATASET-MODEL, and `-qcn` may be left out: `fashion-mnist` is
 `fashion-mnist-qcn`. The folder is a bundle with a card, which runs without torch. The training run that it was made of
-is in models/runs/, under the same name: in a clone and in the source distribution, but not in a wheel.
+is in models/runs/, under the same name: in a clone and in the source distribution, but not in a wheel. One on a
+pretrained backbone is too large: such a network ships as a calibrated bundle alone.
 """
 
+import json
 from pathlib import Path
 
 from qcn.errors import MissingError, UsageError, unknown_name
@@ -34,20 +36,19 @@ def find_network(name: str) -> Path:
 
 def place(name: str) -> Path:
     """The folder of a bundle, a run or a network that ships, which is a bundle."""
-    folder = Path(name)
-    if (folder / MANIFEST).is_file() or (folder / RUN).is_file():
-        return folder
-    if not {name, name + DEFAULT} & networks().keys() and (folder.exists() or "/" in name):
+    folder = bundle_of(name)
+    if not (folder / MANIFEST).is_file() and not (folder / RUN).is_file():
         raise UsageError(f"{name} is neither a training run (no {RUN}) nor a bundle (no {MANIFEST})")
-    return find_network(name)
+    return folder
 
 
 def bundle_of(name: str) -> Path:
-    """The folder of a bundle or of a network that ships. What is neither is for the reader of bundles to refuse."""
+    """The same, but what is neither is for the reader of bundles to refuse."""
     folder = Path(name)
-    if (folder / MANIFEST).is_file() or (folder / RUN).is_file() or "/" in name:
+    ships = not {name, name + DEFAULT}.isdisjoint(networks())
+    if (folder / MANIFEST).is_file() or (folder / RUN).is_file() or "/" in name or (folder.exists() and not ships):
         return folder
-    return folder if folder.exists() and not {name, name + DEFAULT} & networks().keys() else find_network(name)
+    return find_network(name)
 
 
 def run_of(name: str) -> Path:
@@ -57,10 +58,13 @@ def run_of(name: str) -> Path:
         return folder
     run = RUNS / folder.resolve().name
     if not (run / RUN).is_file():
+        where = f"a clone of the repository has it, in models/runs/{run.name}"
+        if not json.loads((folder / CARD).read_text(encoding="utf-8"))["weights"]:
+            where = f"it is too large to ship; `qcn models {run.name}` shows the command that trains it"
         copy = command_line("cp", "-r", folder, f"my-{run.name}")
         raise MissingError(
-            f"{name} is installed as a bundle, without its training run: a clone of the repository has it, in "
-            f"models/runs/{run.name}. To add files to a copy of the bundle: {copy}"
+            f"{name} is installed as a bundle, without its training run: {where}. To add files to a copy of the "
+            f"bundle: {copy}"
         )
     return run
 

@@ -110,10 +110,20 @@ def normalised(norm: BatchNorm, pose: Tensor) -> Tensor:
 
 
 class VBCapsuleNetwork(nn.Module):
-    """5×5 convolution, primary capsules, two convolutional capsule layers (3×3; stride 2, then 1), class capsules."""
+    """5×5 convolution, primary capsules, two convolutional capsule layers (3×3; stride 2, then 1), class capsules.
+
+    The default is the authors' stem of 64 channels with the widths that give the 169 K parameters reported for
+    smallNORB: 169,642 for 2 channels and 5 classes. With A stem channels and capsules (P, Q, R): conv 25·in·A + 2·A
+    (norm); primary 17·A·P + 4·P (two norms); capsule layers 144·P·Q + 2·Q and 144·Q·R + 2·R; classes 16·R·J + 2·J.
+    """
 
     def __init__(
-        self, in_channels: int, classes: int, stem: int, capsules: tuple[int, int, int], iterations: int
+        self,
+        in_channels: int,
+        classes: int,
+        stem: int = 64,
+        capsules: tuple[int, int, int] = (16, 32, 16),
+        iterations: int = 3,
     ) -> None:
         super().__init__()
         if iterations < 1:
@@ -151,15 +161,3 @@ class VBCapsuleNetwork(nn.Module):
             pose, logit = self.class_capsules(pose, activation)
         logit = logit.flatten(1)  # [B, classes]: one position
         return Prediction(pose.flatten(2), logit)
-
-
-def vb(
-    in_channels: int, classes: int, stem: int = 64, capsules: tuple[int, int, int] = (16, 32, 16), iterations: int = 3
-) -> VBCapsuleNetwork:
-    """Capsules with variational-Bayes routing: primary capsules, two convolutional layers of the given types, classes.
-
-    The default is the authors' stem of 64 channels with the widths that give the 169 K parameters reported for
-    smallNORB: 169,642 for 2 channels and 5 classes. With A stem channels and capsules (P, Q, R): conv 25·in·A + 2·A
-    (norm); primary 17·A·P + 4·P (two norms); capsule layers 144·P·Q + 2·Q and 144·Q·R + 2·R; classes 16·R·J + 2·J.
-    """
-    return VBCapsuleNetwork(in_channels, classes, stem, capsules, iterations)

@@ -20,11 +20,11 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "em": baselines.em,
     "em-branched": baselines.em_branched,
     "em-unbranched": baselines.em_unbranched,
-    "vb": vb.vb,
-    "cnn": baselines.cnn,
+    "vb": vb.VBCapsuleNetwork,
+    "cnn": baselines.CNN,
     "cnn-small": baselines.cnn_small,
     "cnn-wide": baselines.cnn_wide,
-    "cnn-lite0": lite0.cnn_lite0,
+    "cnn-lite0": lite0.Lite0CNN,
 }
 
 

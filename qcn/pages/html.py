@@ -1,6 +1,6 @@
 """HTML pages: each one file that asks nothing of any network.
 
-What a page says may come from a stranger's bundle or picture, so every word is escaped (Jinja's autoescape). All pages
+Text may come from an untrusted bundle or picture, so all of it is escaped (Jinja's autoescape). All pages
 extend base.html.jinja, use the parts of parts.html.jinja, and look as html.css says.
 """
 
@@ -50,5 +50,5 @@ def _coded(text: str) -> Markup:
 
 
 def _without_controls(value: Any) -> Any:
-    """What is put into a page: text with its control characters written out; what the templates made, as it is."""
+    """Escape control characters of text that is put into a page; markup of the templates stays."""
     return readable(value, keep="\n") if type(value) is str else value

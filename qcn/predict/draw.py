@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from qcn.data.folder import plain
 from qcn.direction import Direction
+from qcn.predict.reading import Row
 from qcn.runtime import Answer
 from qcn.storage.files import atomic_write
 
@@ -26,7 +28,7 @@ HALF = (SIDE // 2, (SIDE + STRIP) // 2)
 
 
 def drawn(pixels: NDArray[np.uint8], answer: Answer) -> "Image":
-    """The picture with what was said of it."""
+    """The picture with its answer."""
     from PIL import Image, ImageDraw, ImageFont
 
     picture = Image.fromarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels).convert("RGB")
@@ -49,7 +51,7 @@ def drawn(pixels: NDArray[np.uint8], answer: Answer) -> "Image":
 
 
 def scaled(picture: "Image", side: int) -> "Image":
-    """As large as there is room for in a square of this side; of small ones every pixel stays a square."""
+    """Scale a picture to fit a square of this side; pixels of small ones stay squares."""
     from PIL import Image
 
     scale = side / max(picture.size)
@@ -64,17 +66,20 @@ class Sheet:
         self.path, self._count = folder / "sheet.png", 0
         self._small: list[Image] = []
 
-    def add(self, pixels: NDArray[np.uint8], answer: Answer, name: str) -> None:
+    def add(self, row: Row, number: int) -> None:
+        """The drawing of an answered picture; no two have the same name."""
         from PIL import Image
 
-        card = drawn(pixels, answer)
-        save(card, self.path.with_name(name))
+        if row.pixels is None or row.answer is None:
+            return
+        card = drawn(row.pixels, row.answer)
+        save(card, self.path.with_name(f"{number:04}-{plain(Path(row.file).stem, 'picture')}.png"))
         self._count += 1
         if len(self._small) < SHEET:
             self._small.append(card.resize(HALF, Image.Resampling.LANCZOS))
 
     def words(self) -> str:
-        """Where it is, and what it leaves out."""
+        """Its path, and how many pictures it leaves out."""
         return f"{self.path}" + f" (the first {SHEET} of {self._count:,})" * (self._count > SHEET)
 
     def write(self) -> bool:

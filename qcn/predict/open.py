@@ -1,4 +1,4 @@
-"""What `--model` names, opened: a bundle by `qcn.load`, a training run by torch."""
+"""Open what `--model` names: a bundle by `qcn.load`, a training run by torch."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from qcn.terminal.text import command_line
 
 
 def open_model(name: str, backend: str, public_key: Path | None = None, threads: int = 0) -> Model:
-    """The model of this name, ready to answer; by so many threads, or with 0 by one per core."""
+    """Load the model of this name; `threads` 0 means one per core."""
     folder = place(name)
     if (folder / RUN).is_file():
         if backend != "auto" or public_key:

@@ -1,5 +1,6 @@
-"""Files of answers, a row per picture, each written whole as soon as there is an answer; and going on with such a file.
+"""Files of answers, a row per picture: JSON with everything, CSV for a spreadsheet; and resuming such a file.
 
+Each row is written whole as soon as there is an answer.
 A file that ends in half a row was left by a killed process: that row is cut off, and its picture is answered again.
 Nothing here grows with the number of rows.
 """
@@ -12,11 +13,13 @@ import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from qcn.errors import UsageError
-from qcn.predict.records import ResultRow, columns, entry, header
+from qcn.predict.reading import Row
 from qcn.predict.sources import Item
 from qcn.terminal.text import csv_cell, csv_line
 
@@ -32,11 +35,50 @@ class StoredRow(NamedTuple):
     end: int
 
 
-class Before(NamedTuple):
-    """What was answered before: rows, and how many of them have no answer."""
+class Tally(NamedTuple):
+    """How many pictures have a row, and how many of these could not be read."""
 
     rows: int = 0
     unreadable: int = 0
+
+    @property
+    def read(self) -> int:
+        return self.rows - self.unreadable
+
+    def plus(self, rows: int, unreadable: int) -> "Tally":
+        return Tally(self.rows + rows, self.unreadable + unreadable)
+
+
+def header(classes: tuple[str, ...]) -> list[str]:
+    """The headings of a CSV table."""
+    return ["file", "label", "probability", "known", "azimuth", "elevation", "spread", *classes, "model"]
+
+
+def columns(row: Row, classes: tuple[str, ...], model: str) -> list[str | float]:
+    """A row of that table; a picture that could not be read has empty columns."""
+    if not row.answer:
+        return [row.file, *[""] * (len(header(classes)) - 2), model]
+    answer = (row.answer.label, row.answer.probability, str(row.answer.known).lower())
+    direction = row.answer.direction
+    angles = (direction.azimuth, direction.elevation, direction.spread) if direction else ("", "", "")
+    return [row.file, *answer, *("" if one is None else one for one in angles), *map(float, row.answer.logit), model]
+
+
+def entry(row: Row, model: str) -> dict[str, Any]:
+    """Everything, for JSON."""
+    answer = row.answer
+    if answer is None:
+        return {"file": row.file, "error": row.error, "model": model}
+    return {
+        "file": row.file,
+        "label": answer.label,
+        "probability": answer.probability,
+        "known": answer.known,
+        "direction": None if answer.direction is None else asdict(answer.direction),
+        "logit": dict(zip(answer.classes, map(float, answer.logit), strict=True)),
+        "pose": None if answer.pose is None else dict(zip(answer.classes, answer.pose.tolist(), strict=True)),
+        "model": model,
+    }
 
 
 class Form(ABC):
@@ -48,18 +90,22 @@ class Form(ABC):
         self.classes, self.model = classes, model
 
     @abstractmethod
-    def text(self, row: ResultRow) -> str: ...
+    def text(self, row: Row) -> str: ...
 
-    def stored(self, file: IO[bytes], path: Path) -> Iterator[StoredRow]:
-        """The whole rows of a file of this form. UsageError if it is not one, or cannot be gone on with."""
+    def stored(self, file: BufferedReader, path: Path) -> Iterator[StoredRow]:
+        """The whole rows of a file of this form. UsageError if it is another file."""
         raise NotImplementedError(type(self).__name__)
 
 
-class JsonLines(Form):
-    def text(self, row: ResultRow) -> str:
-        return json.dumps(entry(row, self.model), ensure_ascii=False) + "\n"
+def json_line(entry: dict[str, Any]) -> str:
+    return json.dumps(entry, ensure_ascii=False) + "\n"
 
-    def stored(self, file: IO[bytes], path: Path) -> Iterator[StoredRow]:
+
+class JsonLines(Form):
+    def text(self, row: Row) -> str:
+        return json_line(entry(row, self.model))
+
+    def stored(self, file: BufferedReader, path: Path) -> Iterator[StoredRow]:
         end = 0
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
@@ -75,7 +121,7 @@ class JsonLines(Form):
 class JsonArray(Form):
     begin, between, end = "[\n", ",\n", "\n]\n"
 
-    def text(self, row: ResultRow) -> str:
+    def text(self, row: Row) -> str:
         return json.dumps(entry(row, self.model), ensure_ascii=False)
 
 
@@ -84,47 +130,36 @@ class Csv(Form):
         super().__init__(classes, model)
         self.begin = csv_line(header(classes))
 
-    def text(self, row: ResultRow) -> str:
+    def text(self, row: Row) -> str:
         return csv_line(columns(row, self.classes, self.model))
 
-    def stored(self, file: IO[bytes], path: Path) -> Iterator[StoredRow]:
-        lines = _Lines(file)
-        headings = plain(self.begin)
-        for number, cells in enumerate(csv.reader(lines)):
-            row = [csv_cell(cell) for cell in cells]
+    def stored(self, file: BufferedReader, path: Path) -> Iterator[StoredRow]:
+        headings, last, end = plain(self.begin), "", 0
+
+        def lines() -> Iterator[str]:
+            """The lines of the file; a row may have several."""
+            nonlocal last, end
+            for line in iter(file.readline, b""):
+                last, end = line.decode("utf-8", "replace"), end + len(line)
+                yield last
+
+        for number, cells in enumerate(csv.reader(lines())):
+            row, ended = [csv_cell(cell) for cell in cells], not file.peek(1)
             if number == 0 and csv_line(row) != headings:
-                if lines.ended() and headings.startswith(lines.last):
+                if ended and headings.startswith(last):
                     return
                 raise UsageError(f"{path} has other columns than this model's: {', '.join(row)}")
-            whole = lines.last.endswith("\r\n") and len(row) == len(header(self.classes))
-            if not whole and lines.ended():
+            whole = last.endswith("\r\n") and len(row) == len(header(self.classes))
+            if not whole and ended:
                 return
             if not whole:
                 raise _foreign(path, number + 1)
             if number:
-                yield StoredRow(row[0], row[1] != "", row[-1], lines.read)
-
-
-class _Lines(Iterator[str]):
-    """The lines of a file, how many bytes of it were read, and whether that was all: a CSV row may have several."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file, self._next = file, file.readline()
-        self.read, self.last = 0, ""
-
-    def __next__(self) -> str:
-        if not self._next:
-            raise StopIteration
-        self.last, self.read = self._next.decode("utf-8", "replace"), self.read + len(self._next)
-        self._next = self._file.readline()
-        return self.last
-
-    def ended(self) -> bool:
-        return not self._next
+                yield StoredRow(row[0], row[1] != "", row[-1], end)
 
 
 class RowFile:
-    """One file of rows, or standard output; `open` it, or `resume` it, and then `write`."""
+    """One file of rows, or standard output; call `open`, `start`, then `write`."""
 
     def __init__(self, path: Path, form: Form) -> None:
         self.path, self.form = path, form
@@ -138,7 +173,7 @@ class RowFile:
         return self.path != STDOUT and not isinstance(self.form, JsonArray)
 
     def open(self) -> None:
-        """Make sure that it can be written to, and that nobody else does. What is in it stays for now."""
+        """Open and lock it for writing. Its contents stay until `start`."""
         if self.path == STDOUT:
             import typer
 
@@ -165,13 +200,13 @@ class RowFile:
         if not end:
             self._put(self.form.begin)
 
-    def write(self, row: ResultRow) -> None:
+    def write(self, row: Row) -> None:
         self._before = (self._rows, self._whole)
         self._put(self.form.between * bool(self._rows) + self.form.text(row))
         self._rows += 1
 
     def end_after(self, rows: int) -> None:
-        """Take back the last row if it is beyond so many: a signal may come when not all files have it yet."""
+        """Drop the last row if the file has more than this: a signal may come before all files have it."""
         if self._before[0] >= rows:
             self._rows, self._whole = self._before
 
@@ -211,14 +246,14 @@ class RowFile:
 
 
 @contextmanager
-def writing(files: list[RowFile], model: str, waiting: Iterator[Item] | None) -> Iterator[Before]:
-    """The files, ready for rows. With `waiting`, the pictures, go on after those that have a row, and take them out."""
+def writing(files: list[RowFile], model: str, waiting: Iterator[Item] | None) -> Iterator[Tally]:
+    """The files, ready for rows. With `waiting`, skip the pictures that have a row already."""
     with ExitStack() as opened:
         for file in files:
             opened.callback(file.close)
             file.open()
         if waiting is None:
-            before, ends = Before(), [0] * len(files)
+            before, ends = Tally(), [0] * len(files)
         else:
             before, ends = _before(files, model, waiting)
         for file, end in zip(files, ends, strict=True):
@@ -226,9 +261,9 @@ def writing(files: list[RowFile], model: str, waiting: Iterator[Item] | None) ->
         yield before
 
 
-def _before(files: list[RowFile], model: str, waiting: Iterator[Item]) -> tuple[Before, list[int]]:
-    """What the files have in common, compared with the pictures; and where that ends in each."""
-    before, ends = Before(), [0] * len(files)
+def _before(files: list[RowFile], model: str, waiting: Iterator[Item]) -> tuple[Tally, list[int]]:
+    """The rows that all files have, which must be of these pictures; and where they end in each."""
+    before, ends = Tally(), [0] * len(files)
     readers = [file.stored() for file in files]
     while True:
         rows = [next(reader, None) for reader in readers]
@@ -239,7 +274,7 @@ def _before(files: list[RowFile], model: str, waiting: Iterator[Item]) -> tuple[
             assert row
             _check(file.path, before.rows + 1, row, item, model)
         ends = [row.end for row in rows if row]
-        before = Before(before.rows + 1, before.unreadable + (not rows[0].answered if rows[0] else 0))
+        before = before.plus(1, int(rows[0] is not None and not rows[0].answered))
     for file, reader, row in zip(files, readers, rows, strict=True):
         if row and next(reader, None):  # rows go to all files in turn: one more is all that a kill can leave
             raise UsageError(f"{file.path} has more rows than the other file: resume one at a time")
@@ -260,5 +295,5 @@ def _foreign(path: Path, number: int) -> UsageError:
 
 
 def plain(text: str) -> str:
-    """As it is read back from a file."""
+    """Text as it is read back from a file."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -2,25 +2,24 @@
 
 A shard has the rows that `--jsonl` writes, or the same as Parquet if the folder's name ends in .parquet. It is put into
 the folder whole, under a name that holds a hash of the network and of its pictures' names, sizes and times. So a
-command that is given again skips what is finished, and answers anew what has changed.
+command that is repeated skips finished shards, and answers changed pictures again.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from qcn import workers
 from qcn.errors import MissingError, UsageError
 from qcn.packages import installed
 from qcn.predict.open import open_model
-from qcn.predict.reading import read_ahead
-from qcn.predict.records import ResultRow, answered, entry
-from qcn.predict.rows import Before, JsonLines, plain
+from qcn.predict.reading import answered, read_ahead
+from qcn.predict.rows import Tally, entry, json_line, plain
 from qcn.predict.sources import files, has_frames, item
 from qcn.runtime import Model
 from qcn.storage.files import atomic_write, write_text
@@ -29,76 +28,41 @@ PICTURES = 1000  # of a shard
 PARQUET = ".parquet"
 
 
-@dataclass(frozen=True)
-class Shard:
+class Shard(NamedTuple):
     """A file of answers, and the pictures that they are of."""
 
     path: Path
     pictures: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Opening:
-    """What a process needs to open the network, and to see that it is the same one.
+def answer(model: Model, batch: int, shard: Shard) -> Tally:
+    """Write a shard: how many rows it has, and how many of them are of pictures that cannot be read."""
+    pictures = read_ahead(map(item, shard.pictures))
+    entries = [entry(row, model.identity) for row in answered(model, pictures, batch)]
+    if shard.path.suffix == PARQUET:
+        _write_parquet(shard.path, entries, model.classes)
+    else:
+        write_text(shard.path, "".join(map(json_line, entries)))
+    return Tally(len(entries), sum("error" in one for one in entries))
 
-    folder   that names of files are relative to
+
+def plan(sources: list[str], out: Path, model: str) -> tuple[list[Shard], Tally]:
+    """The shards of these pictures that the network of this identity has still to answer, and what the others hold.
+
+    UsageError if `out` has other ones.
     """
-
-    model: str
-    backend: str
-    public_key: Path | None
-    batch: int
-    identity: str
-    folder: Path
-
-    def open(self) -> Model:
-        os.chdir(self.folder)
-        model = open_model(self.model, self.backend, self.public_key, threads=1)
-        if model.identity != self.identity:
-            raise UsageError(f"{self.model} is {model.identity} where this process runs, not {self.identity}")
-        return model
-
-
-class Answering:
-    """A process's network, which answers one shard after the other."""
-
-    def __init__(self, model: Model, batch: int) -> None:
-        self.model, self.batch = model, batch
-
-    def __call__(self, shard: Shard) -> Before:
-        """Write the shard; it says how many rows it has, and how many of them are of pictures that cannot be read."""
-        pictures = read_ahead(map(item, shard.pictures))
-        rows = [row for row, _ in answered(self.model, pictures, self.batch)]
-        if shard.path.suffix == PARQUET:
-            _write_parquet(shard.path, rows, self.model)
-        else:
-            form = JsonLines(self.model.classes, self.model.identity)
-            write_text(shard.path, "".join(map(form.text, rows)))
-        return Before(len(rows), sum(row.answer is None for row in rows))
-
-
-class Work(NamedTuple):
-    """Shards that are still to be answered, and what those that are finished hold."""
-
-    waiting: list[Shard]
-    before: Before
-
-
-def plan(sources: list[str], out: Path, model: str) -> Work:
-    """The shards of these pictures, by the network of this identity. UsageError if `out` has other ones."""
     if moving := [source for source in sources if has_frames(source)]:
         raise UsageError(f"--out is for pictures: {moving[0]} is a video or a camera")
     if out.suffix == PARQUET and not installed("pyarrow"):
         raise MissingError(f"Parquet needs pyarrow: {workers.INSTALL}")
-    waiting, before, expected = list[Shard](), Before(), set[Path]()
+    waiting, before, expected = list[Shard](), Tally(), set[Path]()
     names = (name for source in sources for name in files(source))
     while pictures := tuple(islice(names, PICTURES)):
         form = PARQUET if out.suffix == PARQUET else ".jsonl"
         shard = Shard(out / f"{len(expected):06}-{_hash(pictures, model)}{form}", pictures)
         expected.add(shard.path)
         if shard.path.is_file():
-            finished = _rows_of(shard.path)
-            before = Before(before.rows + finished.rows, before.unreadable + finished.unreadable)
+            before = before.plus(*_rows_of(shard.path))
         else:
             waiting.append(shard)
     if others := sorted({*out.glob("*.jsonl"), *out.glob(f"*{PARQUET}")} - expected):
@@ -106,12 +70,23 @@ def plan(sources: list[str], out: Path, model: str) -> Work:
             f"{out} has answers to other pictures, or of another network, such as {others[0].name}: remove them, or "
             "name another folder"
         )
-    return Work(waiting, before)
+    return waiting, before
 
 
-def by_ray(opening: Opening, waiting: list[Shard]) -> Iterator[Before]:
+def by_ray(
+    name: str, backend: str, public_key: Path | None, identity: str, batch: int, waiting: list[Shard]
+) -> Iterator[Tally]:
     """Answer these shards with Ray; what each holds comes when it is there, in any order."""
-    return workers.by_ray(lambda: Answering(opening.open(), opening.batch), waiting)
+    folder = Path.cwd()  # that names of files are relative to
+
+    def prepare() -> Callable[[Shard], Tally]:
+        os.chdir(folder)
+        model = open_model(name, backend, public_key, threads=1)
+        if model.identity != identity:
+            raise UsageError(f"{name} is {model.identity} where this process runs, not {identity}")
+        return partial(answer, model, batch)
+
+    return workers.by_ray(prepare, waiting)
 
 
 def _hash(pictures: tuple[str, ...], model: str) -> str:
@@ -123,23 +98,22 @@ def _hash(pictures: tuple[str, ...], model: str) -> str:
     return digest.hexdigest()[:12]
 
 
-def _rows_of(path: Path) -> Before:
-    """What a finished shard holds."""
+def _rows_of(path: Path) -> Tally:
+    """The counts of a finished shard."""
     if path.suffix == PARQUET:
         from pyarrow import parquet
 
         errors = parquet.read_table(path, columns=["error"])["error"]
-        return Before(len(errors), len(errors) - errors.null_count)
+        return Tally(len(errors), len(errors) - errors.null_count)
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return Before(len(rows), sum("error" in row for row in rows))
+    return Tally(len(rows), sum("error" in row for row in rows))
 
 
-def _write_parquet(path: Path, rows: list[ResultRow], model: Model) -> None:
+def _write_parquet(path: Path, entries: list[dict[str, Any]], classes: tuple[str, ...]) -> None:
     """The objects of JSON as they are, with an `error` that is null where there is an answer."""
     import pyarrow as arrow
     from pyarrow import parquet
 
-    entries = [{**entry(row, model.identity), "file": plain(row.file)} for row in rows]
     number = arrow.float64()
     direction = {"azimuth": number, "elevation": number, "vector": arrow.list_(number), "spread": number}
     columns = {
@@ -149,9 +123,10 @@ def _write_parquet(path: Path, rows: list[ResultRow], model: Model) -> None:
         "probability": number,
         "known": arrow.bool_(),
         "direction": arrow.struct(direction.items()),
-        "logit": arrow.struct((name, number) for name in model.classes),
-        "pose": arrow.struct((name, arrow.list_(number)) for name in model.classes),
+        "logit": arrow.struct((name, number) for name in classes),
+        "pose": arrow.struct((name, arrow.list_(number)) for name in classes),
         "model": arrow.string(),
     }
+    rows = [{**one, "file": plain(one["file"])} for one in entries]
     with atomic_write(path) as aside:
-        parquet.write_table(arrow.Table.from_pylist(entries, arrow.schema(columns.items())), aside)
+        parquet.write_table(arrow.Table.from_pylist(rows, arrow.schema(columns.items())), aside)

@@ -1,4 +1,4 @@
-"""What `qcn predict` is given: files, folders, patterns, videos and cameras, as pictures one after the other."""
+"""The sources of `qcn predict` as a stream of pictures: files, folders, patterns, videos and cameras."""
 
 import glob
 import heapq
@@ -33,15 +33,6 @@ class Item:
 
     name: str
     read: Callable[[], Pixels]
-
-
-@dataclass(frozen=True)
-class Found:
-    """A picture by its name: its pixels, or why there are none."""
-
-    name: str
-    pixels: Pixels | None
-    error: str = ""
 
 
 def items(sources: list[str], frames: int | None = None) -> Iterator[Item]:
@@ -105,7 +96,7 @@ def _matches(pattern: str) -> Iterator[str]:
 
 
 def _in_order(listing: Callable[[], Iterator[T]]) -> Iterator[T]:
-    """What a listing gives, sorted. At most AT_ONCE are in memory: a longer one is made again for the next ones."""
+    """A listing, sorted, with at most AT_ONCE entries in memory: a longer one is listed again for the next entries."""
     some = heapq.nsmallest(AT_ONCE, listing())
     while some:
         yield from some

@@ -1,4 +1,4 @@
-"""What answers behind `qcn.load`: libqcn, or where there is none ONNX Runtime; and what was asked for by name."""
+"""The engines behind `qcn.load`: libqcn, else ONNX Runtime, or the backend named."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -13,8 +13,7 @@ from qcn.export.backends import BACKENDS
 from qcn.export.backends.candidates import create
 from qcn.export.backends.model_file import ModelFile
 from qcn.export.bundle import GOLDEN, MANIFEST, WEIGHTS, Bundle
-from qcn.export.bundle.digest import manifest_sums
-from qcn.export.bundle.manifest import MANIFEST_SHA256, Artefact
+from qcn.export.bundle.manifest import MANIFEST_SHA256, Artefact, manifest_sums
 from qcn.export.bundle.tolerance import tolerances
 from qcn.libqcn import binding
 from qcn.libqcn.location import find_library
@@ -103,7 +102,7 @@ class RunnerEngine(Engine):
 
 
 def _libqcn_files(bundle: Bundle, backend: str, precision: str | None) -> dict[str, bytes]:
-    """What libqcn needs of a bundle, by name. An engine that is not whole is left out: it may be another machine's."""
+    """The files of a bundle that libqcn needs, by name. A damaged engine is left out: it may be another machine's."""
     needed = [GOLDEN] if backend == "tensorrt" else [GOLDEN, WEIGHTS]
     engines = [one for one in bundle.manifest.files if one.format == "trt" and precision in (None, one.precision)]
     files = bundle.read_together(needed, [one.file for one in engines if backend != "native"])

@@ -31,7 +31,7 @@ BATCH = 16  # pictures at once, where more are given
 
 @dataclass(frozen=True)
 class Answer:
-    """What a network says of a picture.
+    """The answer of a network to a picture.
 
     logit        [classes]: how well the parts of an object of this class agree; the answer is worked out from it
     pose         [classes, 3], the poses of the class capsules; None for a network without capsules
@@ -55,7 +55,7 @@ class Answer:
 
     @property
     def label(self) -> str:
-        """Its name."""
+        """The name of that class."""
         return self.classes[self.index]
 
     @property
@@ -77,7 +77,7 @@ class Answer:
 
     @cached_property
     def probabilities(self) -> NDArray[np.float64]:
-        """That of every class, [classes]."""
+        """The probability of every class, [classes]."""
         return probabilities(self.logit[None], temperature_of(self.confidence))[0]
 
     @property
@@ -122,12 +122,12 @@ class Model:
 
     @property
     def backend(self) -> str:
-        """What runs it, in words."""
+        """The backend, in words."""
         return self._engine.name
 
     @property
     def identity(self) -> str:
-        """Its name, and a hash of its weights and of what makes answers of its outputs: for records of answers."""
+        """Its name and a hash of its weights, confidence, threshold and directions, for records of answers."""
         same = repr((self._weights, self._confidence, self._threshold, self.directions)).encode()
         return f"{self.name}@{sha256(same).hexdigest()[:12]}"
 

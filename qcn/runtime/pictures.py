@@ -1,4 +1,4 @@
-"""What `Model.predict` takes for a picture, as pixels: uint8 [H, W] or [H, W, C]. No torch is imported here.
+"""Pictures in every form that `Model.predict` takes, as pixels uint8 [H, W] or [H, W, C]. Imports no torch.
 
 | given | taken as |
 |---|---|
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Tensor(Protocol):
-    """What is used of a tensor of torch, which need not be installed."""
+    """The methods used of a tensor of torch, which need not be installed."""
 
     def detach(self) -> Any: ...
     def is_floating_point(self) -> bool: ...

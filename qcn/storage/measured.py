@@ -1,6 +1,6 @@
-"""What a network was found to do on test images, for a run and the manifests of its bundles. No torch here.
+"""The errors of a network on test images, for a run and the manifests of its bundles. No torch here.
 
-`qcn evaluate RUN` leaves it in the run's folder, bound to the weights by their hash; `qcn export` puts it into the
+`qcn evaluate RUN` writes them to the run's folder, bound to the weights by their hash; `qcn export` puts it into the
 manifest. A run that was trained further, or never evaluated, has none.
 """
 
@@ -69,7 +69,7 @@ def write(run: Path, weights_sha256: str, measured: Measured) -> None:
 
 
 def read(run: Path, weights_sha256: str) -> Measured | None:
-    """What was measured of these weights; None where nothing was, or of others."""
+    """The measurements of these weights; None if there are none, or of other weights."""
     path = run / FILE
     if not path.is_file():
         return None

@@ -32,7 +32,7 @@ _NAMES = {str: "text", int: "an integer", float: "a finite number", bool: "true 
 
 
 class _Refused(Exception):
-    """What is wrong, as it reads after its place. The callers complete the place: `epoch`, `[3].epoch`, …"""
+    """A problem and its place; each caller puts its own part before the place: `epoch`, `[3].epoch`, …"""
 
     def __init__(self, problem: str, place: str = "") -> None:
         super().__init__(problem)
@@ -44,12 +44,12 @@ class _Refused(Exception):
 
 
 def text(record: Any) -> str:
-    """A dataclass as strict JSON: all numbers are finite, and what is not known is null."""
-    return json.dumps(dataclasses.asdict(record), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    """A dataclass, or a dict with some in it, as strict JSON: all numbers are finite, and what is not known is null."""
+    return json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False, default=dataclasses.asdict) + "\n"
 
 
 def write(path: Path, record: Any) -> None:
-    """Write a dataclass to a file."""
+    """Write a dataclass, or a dict with some in it, to a file."""
     write_text(path, text(record))
 
 

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from qcn.pages.plots import COLOURS, figure
 from qcn.storage.files import write_text
@@ -49,18 +49,14 @@ def best_again(plan: Sweep, out: Path, best: Outcome) -> str:
     """A sweep file that trains the best settings to the end with seeds that it was not chosen by."""
     first = max(best.trial.seeds) + 1
     settings = run_settings(plan, out, best.trial, first) | {"seed": list(range(first, first + FRESH))}
-    lines = [f"{name} = {_toml_value(value)}" for name, value in settings.items()]
+    # Text, numbers, switches and lists of them are written in TOML as in JSON.
+    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in settings.items()]
     return "\n".join([f"# {best.trial.name}, with fresh seeds", *lines, "", "[sweep]", "keep = 1", ""])
 
 
 def _changed(outcomes: list[Outcome]) -> list[str]:
     """The settings that differ between trials, other than epochs, which every table has."""
     return list(dict.fromkeys(name for one in outcomes for name in one.trial.changed if name != "epochs"))
-
-
-def _toml_value(value: Any) -> str:
-    """Text, numbers, switches and lists of them are written in TOML as in JSON."""
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _csv(outcomes: list[Outcome]) -> str:

@@ -36,7 +36,6 @@ class Piece:
     settings: dict[str, Any]
     epochs: int
     data_dir: Path
-    device: str
 
 
 @dataclass(frozen=True)
@@ -73,12 +72,7 @@ class StopAfter(Callback):
 
 
 def sweep(
-    plan: Sweep,
-    out: Path,
-    data_dir: Path,
-    engine: Engine = "process",
-    device: str = "auto",
-    only: Sequence[str] = (),
+    plan: Sweep, out: Path, data_dir: Path, engine: Engine = "process", only: Sequence[str] = ()
 ) -> list[Outcome]:
     """Run all trials into the folder `out`, or go on where that was stopped. The best is first.
 
@@ -92,14 +86,27 @@ def sweep(
             if (out / PLAN).is_file() and (out / PLAN).read_text(encoding="utf-8") != text:
                 raise UsageError(f"{out} has another sweep: name another folder with --out, or remove it")
             write_text(out / PLAN, text)
-        plan, trials, ended = chosen, list(chosen.trials), list[Outcome]()
-        for rung, epochs in enumerate(plan.rungs):
-            with part(rung, len(plan.rungs)):
-                for pieces in _in_turn(plan, trials, epochs, out, data_dir, device):
-                    _train(pieces, engine)
-            judged = sorted((_outcome(plan, trial, epochs, out) for trial in trials), key=lambda one: one.error)
-            last = rung + 1 == len(plan.rungs)
-            going_on = 0 if last else plan.going_on(rung + 1)
+        trials, ended = list(chosen.trials), list[Outcome]()
+        for rung, epochs in enumerate(chosen.rungs):
+            with part(rung, len(chosen.rungs)):
+                for generation in sorted({trial.generation for trial in trials}):  # teachers come first
+                    pieces = [
+                        Piece(
+                            _folder(out, trial, seed),
+                            run_settings(chosen, out, trial, seed),
+                            min(epochs, chosen.epochs(trial)),
+                            data_dir.resolve(),
+                        )
+                        for trial in trials
+                        if trial.generation == generation
+                        for seed in trial.seeds
+                    ]
+                    what = f"of {counted(len(pieces), 'run')} trained to {counted(pieces[0].epochs, 'epoch')}"
+                    for place, _ in enumerate(_each(pieces, engine), 1):
+                        doing(f"{place} {what}", place, of=len(pieces))
+            judged = sorted((_outcome(chosen, trial, epochs, out) for trial in trials), key=lambda one: one.error)
+            last = rung + 1 == len(chosen.rungs)
+            going_on = 0 if last else chosen.going_on(rung + 1)
             ended[:0] = judged[going_on:]
             trials = [one.trial for one in judged[:going_on]]
         return ended
@@ -111,39 +118,16 @@ def advance(piece: Piece) -> None:
     done = load_run(piece.folder).progress.epoch if begun else 0
     if done >= piece.epochs:
         return
-    common: dict[str, Any] = {
-        "data_dir": piece.data_dir,
-        "device": piece.device,
-        "callbacks": [StopAfter(piece.epochs)],
-    }
+    stop = [StopAfter(piece.epochs)]
     try:
         with muted():
             if begun:
-                api.resume(piece.folder, **common)
+                api.Run(piece.folder).resume(data_dir=piece.data_dir, callbacks=stop)
             else:
-                api.train(**piece.settings, out=piece.folder, **common)
+                api.train(**piece.settings, out=piece.folder, data_dir=piece.data_dir, callbacks=stop)
     except Stopped:
         if load_run(piece.folder).progress.epoch < piece.epochs:
             raise
-
-
-def _in_turn(
-    plan: Sweep, trials: list[Trial], epochs: int, out: Path, data_dir: Path, device: str
-) -> Iterator[list[Piece]]:
-    """The runs to this rung: teachers before those that learn from them."""
-    for generation in sorted({trial.generation for trial in trials}):
-        yield [
-            Piece(
-                _folder(out, trial, seed),
-                run_settings(plan, out, trial, seed),
-                min(epochs, plan.epochs(trial)),
-                data_dir.resolve(),
-                device,
-            )
-            for trial in trials
-            if trial.generation == generation
-            for seed in trial.seeds
-        ]
 
 
 def run_settings(plan: Sweep, out: Path, trial: Trial, seed: int) -> dict[str, Any]:
@@ -159,16 +143,8 @@ def _folder(out: Path, trial: Trial, seed: int) -> Path:
     return out.resolve() / f"{trial.name}-seed{seed}"
 
 
-def _train(pieces: list[Piece], engine: Engine) -> None:
-    for place, _ in enumerate(_each(pieces, engine), 1):
-        doing(
-            f"{place} of {counted(len(pieces), 'run')} trained to {counted(pieces[0].epochs, 'epoch')}",
-            place,
-            of=len(pieces),
-        )
-
-
 def _each(pieces: list[Piece], engine: Engine) -> Iterator[None]:
+    """Train them, and say so after each."""
     if engine == "ray":
         yield from by_ray(lambda: advance, pieces)
         return
@@ -200,10 +176,8 @@ def _outcome(plan: Sweep, trial: Trial, epochs: int, out: Path) -> Outcome:
 
 def kept_error(run: Run, epochs: int) -> float:
     """The validation error of the weights that would be kept after so many epochs."""
-    history = run.history[:epochs]
-    errors, angles = [row.validation_error for row in history], [row.direction_error for row in history]
-    kept = 0.0
-    for end in range(1, len(history) + 1):
-        if as_good_as_the_best(errors[:end], angles[:end], run.data.validation)[-1]:
-            kept = errors[end - 1]
+    history, kept = run.history[:epochs], 0.0
+    for end, row in enumerate(history, 1):
+        if as_good_as_the_best(history[:end], run.data.validation)[-1]:
+            kept = row.validation_error
     return kept

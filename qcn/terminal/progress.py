@@ -1,4 +1,4 @@
-"""What a command shows while it works: what it does now, how far it is, and how long is left.
+"""Progress of a command: the current task, the share done, and the time left.
 
     with shown():                                  # around a command, or whatever else takes long
         doing("reading my-toys", 120, of=3000)     # anywhere inside
@@ -32,7 +32,7 @@ LEAST = (0.02, 1.0)  # of the work, and seconds, to tell from how long the rest 
 
 @dataclass
 class ProgressLine:
-    """What is shown: what is being done, the fraction of all of it that is done, and when it began."""
+    """The current task, the fraction of the work that is done, and when it began."""
 
     what: str = "starting"
     fraction: float | None = None
@@ -41,8 +41,8 @@ class ProgressLine:
     _first: tuple[float, float] | None = None  # when a fraction was first given, and which
 
     def move(self, what: str, fraction: float | None) -> None:
-        """Say what is done now. The end is as far off as the pace so far says; a fraction that falls begins anew."""
-        self.what, now = readable(what), time.monotonic()  # it may quote a stranger's file
+        """Update the task and the fraction done. The end is estimated from the pace since it last fell."""
+        self.what, now = readable(what), time.monotonic()  # it may quote an untrusted file
         if fraction is None or fraction < (self.fraction or 0.0):
             self._first = self.ends = None
         self.fraction = fraction
@@ -58,7 +58,7 @@ class ProgressLine:
         return time.monotonic() - self.began
 
     def words(self) -> str:
-        """Such as `12 s  reading my-toys  40 %, about 18 s left`."""
+        """For example `12 s  reading my-toys  40 %, about 18 s left`."""
         far = "" if self.fraction is None else f"  {100 * self.fraction:.0f} %"
         left = 0.0 if self.ends is None else self.ends - time.monotonic()
         return f"{duration(self.gone)}  {self.what}{far}" + (f", about {duration(left)} left" if left >= 1 else "")
@@ -75,7 +75,7 @@ class ProgressLine:
 
 
 class Shown:
-    """A live line, or lines in a pipe, between `start` and `stop`. A thread keeps it going while others work."""
+    """A live line, or lines in a pipe, between `start` and `stop`, kept up to date by a thread."""
 
     def __init__(self, console: "Console") -> None:
         from rich.live import Live
@@ -114,7 +114,7 @@ class Shown:
         self.console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def tick(self) -> None:
-        """Draw the line again, or say it, if that is due."""
+        """Redraw or print the line, if that is due."""
         with self._lock:
             silent = time.monotonic() - self._last
             if self._live:
@@ -144,7 +144,7 @@ def _console() -> "Console":
 
 @contextmanager
 def shown() -> Iterator[None]:
-    """Show what is done inside. Where it is shown already, and in all but torchrun's first process, do nothing."""
+    """Show progress inside. Nested uses, and torchrun's other processes, show nothing more."""
     if _SHOWN.get() or int(os.environ.get("RANK", "0")):
         yield
         return
@@ -160,7 +160,7 @@ def shown() -> Iterator[None]:
 
 @contextmanager
 def part(number: int, of: int) -> Iterator[None]:
-    """Inside, what `doing` says of how far it is holds for one of `of` equal parts; `number` counts from 0."""
+    """Inside, the progress that `doing` reports is that of one of `of` equal parts; `number` counts from 0."""
     start, size = _PART.get()
     token = _PART.set((start + size * number / of, size / of))
     try:
@@ -170,7 +170,7 @@ def part(number: int, of: int) -> Iterator[None]:
 
 
 def doing(what: str, done: float | None = None, *, of: float = 1.0) -> None:
-    """What is being done now, and how much of it is done, or of the part, as far as that is known."""
+    """Report the current task, and how much of it (or of the current part) is done, if known."""
     if display := _SHOWN.get():
         start, size = _PART.get()
         unknown = done is None and size == 1
@@ -193,7 +193,7 @@ def undisturbed() -> Iterator[None]:
 
 @contextmanager
 def muted() -> Iterator[None]:
-    """Say nothing inside that stays: of one of many runs."""
+    """Print no lasting lines inside, as for one of many runs."""
     token = _MUTED.set(True)
     try:
         yield
@@ -202,7 +202,7 @@ def muted() -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """A line on standard error that stays, above the live one where there is one."""
+    """Print a lasting line on standard error, above the live one."""
     if not _MUTED.get():
         (_SHOWN.get() or Shown(_console())).say(text)
 

@@ -16,7 +16,7 @@ NUMBER = re.compile(r"[+-]?[0-9]+([.][0-9]*)?(e[+-]?[0-9]+)?")
 
 
 def readable(text: str, keep: str = "") -> str:
-    """The text with what does not show itself written out, such as control characters and bytes that are no text.
+    """Escape invisible characters, such as control characters and bytes that are not text.
 
     ESC becomes \\x1b, a line break \\n. Those in `keep` stay as they are.
     """
@@ -31,7 +31,7 @@ def csv_line(cells: Iterable[object]) -> str:
 
 
 def csv_cell(cell: str) -> str:
-    """What was given to `csv_line` for this cell of a line."""
+    """Undo what `csv_line` did to a cell."""
     return cell[1:] if cell.startswith("'") and _is_formula(cell) else cell
 
 

@@ -4,7 +4,7 @@ begin         a new run, or going on with one           start        the weights
 loop          the epochs and steps                      settings     what a user can choose, and the presets
 checkpoint    a run on disk                             record       what run.json says of it
 losses        what is minimised                         schedules    the learning rate and the margin
-logbook       progress bar, metrics                     curves       the learning curves
+logbook       progress bar, metrics, curves             graph        a step as one CUDA graph
 trackers      callbacks, MLflow, Weights & Biases       balance      classes of different sizes
 validation    a network's answers to a set of images    faults       where a NaN came from
 signals       Ctrl-C and SIGTERM                        quantise     layers that round as an int8 plan does

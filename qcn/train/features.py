@@ -6,6 +6,7 @@ settings of the head or another seed, starts at once. The newest features of a d
 
 import hashlib
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from qcn.data.imageset import Splits
 from qcn.data.preprocess import preprocess
 from qcn.data.spec import Augmentation, Preprocessing
 from qcn.errors import UsageError
-from qcn.networks.backbone import Features
+from qcn.networks.backbone import features_of
 from qcn.networks.distributed import barrier, rank
 from qcn.storage.files import atomic_write
 from qcn.terminal.progress import doing, say
@@ -59,7 +60,8 @@ def frozen_features(
     images = len(splits.train)
     copies = 1 if augmentation == Augmentation() else max(2, min(MOST_COPIES, PASSES // images))
     draws = torch.rand(copies * images, augmentation.draws, generator=torch.Generator().manual_seed(copies))
-    network = Features(network).to(device).eval()
+    network = network.to(device).eval()
+    total = len(draws) + len(splits.validation)
     key = hashlib.sha256(repr((FORM, copies, preprocessing, augmentation, splits.train.sha256)).encode())
     key.update(splits.validation.sha256.encode())
     for weight in backbone.state_dict().values():
@@ -68,8 +70,12 @@ def frozen_features(
     if rank() > 0:
         barrier()  # the first process computes them
     if not path.is_file():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _compute(path, network, splits, draws, preprocessing, augmentation, device)
+        started = time.monotonic()
+        _write(path, network, _batches(splits, draws.to(device), preprocessing, augmentation), total)
+        say(
+            f"computed the backbone's features of {images:,} training images in {counted(copies, 'variation')} and of "
+            f"{counted(len(splits.validation), 'validation image')}: {time.monotonic() - started:.0f} s"
+        )
         for older in path.parent.glob(f"{plain(name)}-{'?' * 12}.npy"):
             if older != path:
                 older.unlink()
@@ -79,44 +85,35 @@ def frozen_features(
         kept: NDArray[np.float16] = np.load(path, mmap_mode="c", allow_pickle=False)
     except (OSError, EOFError, ValueError):
         kept = np.empty(0, np.float16)
-    if kept.dtype != np.float16 or len(kept) != len(draws) + len(splits.validation):
+    if kept.dtype != np.float16 or len(kept) != total:
         raise UsageError(f"{path} is damaged: delete it, and it is made again")
     train, validation = torch.from_numpy(kept).split([len(draws), len(splits.validation)])
     return FrozenFeatures(train, draws, validation, copies)
 
 
-def _compute(
-    path: Path,
-    network: nn.Module,
-    splits: Splits,
-    draws: Tensor,
-    preprocessing: Preprocessing,
-    augmentation: Augmentation,
-    device: torch.device,
-) -> None:
-    started = time.monotonic()
+def _batches(
+    splits: Splits, draws: Tensor, preprocessing: Preprocessing, augmentation: Augmentation
+) -> Iterator[Tensor]:
+    """The images as the network sees them, where `draws` are: of training copy after copy, then of validation."""
     train, validation = (torch.from_numpy(part.images) for part in (splits.train, splits.validation))
-    total = len(draws) + len(validation)
+    for rows in torch.arange(len(draws)).split(BATCH):
+        images = train[rows % len(train)].to(draws.device)
+        yield augmented(images, preprocessing, augmentation, draws[rows.to(draws.device)])
+    for images in validation.split(BATCH):
+        yield preprocess(images.to(draws.device), preprocessing)
 
-    def prepared(rows: range) -> Tensor:
-        if rows.start >= len(draws):
-            return preprocess(validation[rows.start - len(draws) : rows.stop - len(draws)].to(device), preprocessing)
-        chosen = torch.arange(rows.start, rows.stop) % len(train)
-        return augmented(
-            train[chosen].to(device), preprocessing, augmentation, draws[rows.start : rows.stop].to(device)
-        )
 
+def _write(path: Path, network: nn.Module, batches: Iterator[Tensor], total: int) -> None:
+    """The features of these batches, of so many images in all."""
     with torch.inference_mode(), atomic_write(path) as aside:
-        shape = network(prepared(range(1))).shape[1:]
-        kept = np.lib.format.open_memmap(aside, mode="w+", dtype=np.float16, shape=(total, *shape))
-        for end, first in ((len(draws), 0), (total, len(draws))):
-            for start in range(first, end, BATCH):
-                doing("computing features with the pretrained backbone", start, of=total)
-                rows = range(start, min(start + BATCH, end))
-                kept[rows.start : rows.stop] = network(prepared(rows)).half().cpu().numpy()
+        kept, done = np.empty(0, np.float16), 0
+        for images in batches:
+            doing("computing features with the pretrained backbone", done, of=total)
+            features = features_of(network, images).half().cpu().numpy()
+            if not done:  # now their shape is known
+                shape = (total, *features.shape[1:])
+                kept = np.lib.format.open_memmap(aside, mode="w+", dtype=np.float16, shape=shape)
+            kept[done : done + len(features)] = features
+            done += len(features)
+        assert isinstance(kept, np.memmap)
         kept.flush()
-    copies = len(draws) // len(train)
-    say(
-        f"computed the backbone's features of {len(train):,} training images in {counted(copies, 'variation')} and of "
-        f"{counted(len(validation), 'validation image')}: {time.monotonic() - started:.0f} s"
-    )

@@ -15,6 +15,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,9 +56,9 @@ from qcn.train.validation import (
     Outputs,
     answers_to,
     as_good_as_the_best,
+    fitted_directions,
     measure,
     measure_confidence,
-    measure_directions,
     median,
     outputs,
 )
@@ -95,24 +96,20 @@ def view_tensor(directions: TrueDirections | None, images: int) -> Tensor:
     return torch.from_numpy(np.stack([*angles, directions.symmetry], 1)).float()
 
 
-@dataclass(frozen=True)
-class ParameterGroup:
-    """Parameters of a network that learn at this share of the learning rate."""
+def parameter_groups(network: nn.Module) -> list[dict[str, Any]]:
+    """All parameters, for an optimiser, with their names and the share of the learning rate that they learn at.
 
-    share: float
-    names: list[str]
-    parameters: list[nn.Parameter]
-
-
-def parameter_groups(network: nn.Module) -> list[ParameterGroup]:
-    """All parameters; those of a pretrained backbone learn more slowly, so as not to forget what they know."""
+    Those of a pretrained backbone learn more slowly, so as not to forget what they know.
+    """
     backbone = backbone_of(network)
     slow = {id(parameter) for parameter in backbone.parameters()} if backbone is not None else set()
-    groups = [ParameterGroup(share, [], []) for share in ((1.0, BACKBONE_SHARE) if slow else (1.0,))]
+    groups: list[dict[str, Any]] = [
+        {"params": [], "names": [], "share": share} for share in ((1.0, BACKBONE_SHARE) if slow else (1.0,))
+    ]
     for name, parameter in network.named_parameters():
         group = groups[id(parameter) in slow]
-        group.names.append(name)
-        group.parameters.append(parameter)
+        group["names"].append(name)
+        group["params"].append(parameter)
     return groups
 
 
@@ -183,10 +180,10 @@ class Training:
         self.average = copy.deepcopy(self.network).eval() if settings.ema else self.network
         self.averaged = floating(self.average), floating(self.network)
         groups = parameter_groups(self.network)
-        self.names = [name for group in groups for name in group.names]
+        self.names = [name for group in groups for name in group["names"]]
         # `fused` is one kernel for all parameters, and takes `found_inf`: see `update`. CUDA graphs need `capturable`.
         self.optimizer = torch.optim.AdamW(
-            [{"params": group.parameters, "share": group.share} for group in groups],
+            groups,
             lr=settings.lr,
             weight_decay=settings.weight_decay,
             fused=True,
@@ -292,12 +289,6 @@ class Training:
             logbook.run = self.record
         return self.record
 
-    def as_good_as_the_best(self) -> list[bool]:
-        """Whether each epoch so far is as good as any of them."""
-        history = self.record.history
-        errors, angles = [row.validation_error for row in history], [row.direction_error for row in history]
-        return as_good_as_the_best(errors, angles, len(self.splits.validation))
-
     def patience_ended(self) -> str:
         """Why the run stops here, if it has been no better for so many epochs as it was asked to wait; else nothing.
 
@@ -306,7 +297,8 @@ class Training:
         settings = self.settings
         if not settings.patience or not self.epoch:
             return ""
-        best = 1 + self.as_good_as_the_best().index(True)  # the first of them: none since then is better
+        as_good = as_good_as_the_best(self.record.history, len(self.splits.validation))
+        best = 1 + as_good.index(True)  # the first of them: none since then is better
         if self.epoch - best < settings.patience:
             return ""
         line = (
@@ -348,8 +340,11 @@ class Training:
             return
         best = copy.deepcopy(self.average)
         checkpoint.restore(best, checkpoint.load_tensors(self.out, self.record.weights("best")), self.out)
+        validation = self.splits.validation
+        doing("answering the validation images by the weights that were chosen")
+        answers = outputs(best, validation, self.preprocessing, self.device)
         confidence, known = measure_confidence(
-            best, self.splits.validation, self.preprocessing, self.device, self.settings.keep, doing
+            best, answers, validation, self.preprocessing, self.device, self.settings.keep
         )
         if known is None:
             say(
@@ -358,9 +353,7 @@ class Training:
             )
         self.record = replace(self.record, confidence=confidence, known=known)
         if self.validation_directions:
-            directions = measure_directions(
-                best, self.splits.validation, self.preprocessing, self.device, self.validation_directions
-            )
+            directions = fitted_directions(answers, validation, self.validation_directions)
             self.record = replace(self.record, direction=directions)
         self.record.write(self.out)
 
@@ -520,7 +513,7 @@ class Training:
         )
         self.record = replace(self.record, history=(*self.record.history, row))
         self.sums.zero_()
-        self.save(best=self.as_good_as_the_best()[-1])
+        self.save(best=as_good_as_the_best(self.record.history, len(validation))[-1])
         return row
 
     def validated(self, rows: slice) -> Outputs:

@@ -97,10 +97,11 @@ class Settings:
         0.0, "Share of a label that is spread over all classes; with cross-entropy only.", rare=True
     )
     balance: bool = setting(False, "Show the images of all classes equally often.", rare=True)
-    direction: float = setting(
-        3.0,
+    direction: float | None = setting(
+        None,
         "Weight of the loss that turns poses towards the direction of view; off or 0 to train without. It counts only "
         "if the training images have views.",
+        unset="3; 10 on a pretrained backbone",
         parse=direction_weight,
     )
     freeze: bool | None = setting(
@@ -154,7 +155,7 @@ class Settings:
             raise UsageError(f"ema must lie between 0 and 1, not {self.ema}")
         if not 0 < self.keep < 1:
             raise UsageError(f"keep is a share of right answers, between 0 and 1, not {self.keep}")
-        if self.direction < 0:
+        if self.direction is not None and self.direction < 0:
             raise UsageError(f"direction must be 0 or more, not {self.direction}")
         if self.seed >= 1 << 63:
             raise UsageError(f"seed must be less than 2**63, not {self.seed}")
@@ -173,6 +174,7 @@ class RunSettings(Settings):
     epochs: int = 16
     batch_size: int = 128
     lr: float = 1e-2
+    direction: float = 3.0
 
 
 # What the authors' code does: Adam without weight decay, spread loss, unit activation, 300 epochs of batches of 64.
@@ -192,6 +194,7 @@ PAPER: dict[str, Any] = {
 PRESETS: dict[str, dict[str, Any]] = {"best": {}, "paper": PAPER}
 
 
+PRETRAINED_DIRECTION = 10.0  # a fine-tuned backbone tells directions better the more they weigh (docs/results.md)
 FEWEST_STEPS = 1000  # that a network learns in; 16 epochs of a hundred pictures would be a hundred
 
 
@@ -203,6 +206,8 @@ def for_images(settings: Settings, images: int, processes: int = 1) -> RunSettin
     chosen = {one.name: getattr(settings, one.name) for one in fields(settings)}
     if settings.lr is None:
         chosen["lr"] = RunSettings.lr / 2 if settings.model in PRETRAINED else RunSettings.lr
+    if settings.direction is None:
+        chosen["direction"] = PRETRAINED_DIRECTION if settings.model in PRETRAINED else RunSettings.direction
     if settings.batch_size is None:
         batch = min(RunSettings.batch_size, max(8, images // 32), images)
         chosen["batch_size"] = batch + -batch % processes

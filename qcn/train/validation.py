@@ -16,6 +16,8 @@ from qcn.data.unlike import unlike_pictures
 from qcn.direction import Degrees, Directions, fit_directions
 from qcn.intervals import wilson
 from qcn.networks.confidence import FEWEST, KEEP, Confidence, Known, check_finite, fit_confidence, fit_known
+from qcn.terminal.progress import doing
+from qcn.train.record import Epoch
 
 BATCH = 32  # at a time, at least: for the full-size QCN the reference routing holds 0.1 GB of votes per image
 
@@ -29,25 +31,6 @@ class Outputs(NamedTuple):
     def pose_of(self, labels: NDArray[np.integer]) -> NDArray[np.float32]:
         """The poses [N, numbers] of these classes."""
         return self.pose[np.arange(len(labels)), labels]
-
-
-def predict(
-    network: nn.Module, images: ImageSet, preprocessing: Preprocessing, device: torch.device, rows: slice = slice(None)
-) -> NDArray[np.int64]:
-    """The class with the largest logit, for the images at `rows`."""
-    return logits(network, images, preprocessing, device, rows).argmax(1)
-
-
-def logits(
-    network: nn.Module,
-    images: ImageSet,
-    preprocessing: Preprocessing,
-    device: torch.device,
-    rows: slice = slice(None),
-    report: Callable[[int], None] = lambda done: None,
-) -> NDArray[np.float32]:
-    """The logit of each class, [images, classes]. `report` is given how many images are done."""
-    return outputs(network, images, preprocessing, device, rows, report).logit
 
 
 def outputs(
@@ -111,21 +94,7 @@ def median(degrees: Degrees) -> float | None:
     return float(np.median(known)) if len(known) else None
 
 
-def measure_directions(
-    network: nn.Module,
-    validation: ImageSet,
-    preprocessing: Preprocessing,
-    device: torch.device,
-    directions: TrueDirections,
-) -> Directions:
-    """How sure the network's directions are, from the validation images that it answers right."""
-    answers = outputs(network, validation, preprocessing, device)
-    lengths, degrees = directions.measure(answers.pose_of(validation.labels))
-    right = answers.logit.argmax(1) == validation.labels
-    return fit_directions(symmetries(validation), directions.elevations, lengths[right], degrees[right])
-
-
-def as_good_as_the_best(errors: Sequence[float], angles: Sequence[float | None], images: int) -> list[bool]:
+def as_good_as_the_best(history: Sequence[Epoch], images: int) -> list[bool]:
     """Whether each epoch is as good as any: by its errors on so many validation images, and by its median angle.
 
     Errors differ by chance alone from epoch to epoch. The least of many is a lucky one, often early in a run; of those
@@ -133,34 +102,43 @@ def as_good_as_the_best(errors: Sequence[float], angles: Sequence[float | None],
     error in the 95 % interval of the least is as good, and so is an angle at most a tenth above the least of these
     epochs. (Angles are of the images that are answered right: in others, of few.)
     """
-    most = wilson(round(min(errors) * images), images)[1]
-    least = min((angle for error, angle in zip(errors, angles, strict=True) if error <= most and angle), default=None)
+    most = wilson(round(min(row.validation_error for row in history) * images), images)[1]
+    good = [row.validation_error <= most for row in history]
+    angles = [row.direction_error for row in history]
+    least = min((angle for angle, fits in zip(angles, good, strict=True) if fits and angle), default=None)
     turned = [least is not None and angle is not None and angle > 1.1 * least for angle in angles]
-    return [error <= most and not off for error, off in zip(errors, turned, strict=True)]
+    return [fits and not off for fits, off in zip(good, turned, strict=True)]
+
+
+def fitted_directions(answers: Outputs, validation: ImageSet, directions: TrueDirections) -> Directions:
+    """How sure a network's directions are, from its answers to validation images, of which the right ones count."""
+    lengths, degrees = directions.measure(answers.pose_of(validation.labels))
+    right = answers.logit.argmax(1) == validation.labels
+    return fit_directions(symmetries(validation), directions.elevations, lengths[right], degrees[right])
 
 
 def measure_confidence(
     network: nn.Module,
+    answers: Outputs,
     validation: ImageSet,
     preprocessing: Preprocessing,
     device: torch.device,
     keep: float = KEEP,
-    report: Callable[[str], None] = lambda what: None,
 ) -> tuple[Confidence, Known | None]:
     """The temperature that makes probabilities of this network's logits, and when its answers count as known.
 
-    Both come from its validation images, the latter from made-up pictures too. `report` is told what is done.
+    Both come from its `answers` to validation images, the latter also from those to made-up pictures.
     """
-    report("fitting the temperature of probabilities")
-    answers = logits(network, validation, preprocessing, device)
-    confidence = fit_confidence(answers, validation.labels)
-    if (answers.argmax(1) == validation.labels).sum() < FEWEST:
+    doing("fitting the temperature of probabilities")
+    logit, labels = answers.logit, validation.labels
+    confidence = fit_confidence(logit, labels)
+    if (logit.argmax(1) == labels).sum() < FEWEST:
         return confidence, None
-    report("making up pictures that it should not know")
+    doing("making up pictures that it should not know")
     unlike = {}
     for kind, images in unlike_pictures(validation.images, validation.classes).items():
-        report(f"fitting when an answer counts as known: {kind}")
+        doing(f"fitting when an answer counts as known: {kind}")
         pictures = ImageSet(images, np.zeros(len(images), np.int64), validation.classes)
-        unlike[kind] = logits(network, pictures, preprocessing, device)
+        unlike[kind] = outputs(network, pictures, preprocessing, device).logit
         check_finite(unlike[kind], f"the network, shown {kind},")
-    return confidence, fit_known(answers, validation.labels, unlike, confidence.temperature, keep)
+    return confidence, fit_known(logit, labels, unlike, confidence.temperature, keep)

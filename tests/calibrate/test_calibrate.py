@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from command import Command
+from command import ask
 
 from qcn.calibrate import assignments, outcome, pipeline, record, search
 from qcn.calibrate.bodies import Body, TargetBody, Timed, TorchBody, find_body
@@ -27,10 +27,9 @@ from qcn.names import CALIBRATION
 from qcn.train.record import load_run
 
 
-@pytest.fixture
-def qcn(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+@pytest.fixture(autouse=True)
+def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qcn.export.targets.this_gpu", lambda: None)
-    return Command(monkeypatch, capsys)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +60,7 @@ def test_a_target_that_refuses_says_why(bundle: Bundle, program: Program, monkey
 
 @pytest.mark.slow
 def test_the_road_stopped_and_gone_on_with(
-    bundle: Bundle, qcn: Command, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bundle: Bundle, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, report = tmp_path / "calibrated", tmp_path / "report"
     arguments = ("calibrate", bundle.folder, "--data-dir", data_dir, "--max-drop", 40, "--backend", "tensorrt")
@@ -75,10 +74,10 @@ def test_the_road_stopped_and_gone_on_with(
         return answers(self, program, images, said)  # type: ignore[arg-type]
 
     monkeypatch.setattr(TorchBody, "answers", stopped_at_third)
-    code, said = qcn(*arguments)
+    code, said = ask(*arguments)
     assert code == 130 and not out.exists()
     assert "numbers of routing" in said  # before anything is built
-    code, said = qcn(*arguments)
+    code, said = ask(*arguments)
     assert code == 0, said
     assert len(judged) == len({*judged}) + 2  # float32 again, to compare with, and the one that was stopped
     assert "tensorrt does not run here (there is no GPU), so times are estimated" in said
@@ -98,29 +97,15 @@ def test_the_road_stopped_and_gone_on_with(
         ((bundle.folder,), 2, f"{out} exists: remove it, or name another bundle with --out"),
         ((out, "--out", tmp_path / "again"), 2, "is already calibrated"),
     ):
-        ended, said = qcn(
-            "calibrate",
-            *options,
-            *arguments[2:8],
-            *(() if "--out" in options else ("--out", out)),
-            "--set",
-            f"report={tmp_path}/other",
-        )
+        where = ("--set", f"report={tmp_path}/other", *(() if "--out" in options else ("--out", out)))
+        ended, said = ask("calibrate", *options, *arguments[2:8], *where)
         assert ended == code and words in said, said
 
 
-@pytest.mark.parametrize(
-    ("values", "marks"),
-    [
-        ([0.55, 0.77, 1.0], [0.6, 0.7, 0.8, 0.9, 1.0]),
-        ([0.0, 0.24], [0.0, 0.05, 0.1, 0.15, 0.2]),
-        ([7.2, 12.9], [8.0, 9.0, 10.0, 11.0, 12.0]),
-        ([1.0], [1.0]),
-        ([], []),
-    ],
-)
-def test_an_axis_has_a_few_round_marks(values: list[float], marks: list[float]) -> None:
-    assert outcome.axis_marks(values) == marks
+def test_an_axis_has_a_few_round_marks() -> None:
+    assert outcome.axis_marks([0.55, 0.77, 1.0]) == [0.6, 0.7, 0.8, 0.9, 1.0]
+    assert outcome.axis_marks([7.2, 12.9]) == [8.0, 9.0, 10.0, 11.0, 12.0]
+    assert outcome.axis_marks([1.0]) == [1.0] and outcome.axis_marks([]) == []
 
 
 @pytest.mark.slow  # it calibrates; tests/verify/test_openvino.py has the int8 of a network that was
@@ -128,7 +113,6 @@ def test_openvino_computes_int8_or_nothing_is_written(
     bundle: Bundle,
     program: Program,
     calibration: record.Calibration,
-    qcn: Command,
     data_dir: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -144,7 +128,7 @@ def test_openvino_computes_int8_or_nothing_is_written(
             find_body(bundle, "openvino", lowered)
         monkeypatch.setattr(OpenVinoRunner, "_require_integers", lambda self: None)
     out = tmp_path / "calibrated"
-    code, said = qcn(
+    code, said = ask(
         *("calibrate", bundle.folder, "--data-dir", data_dir, "--max-drop", 40, "--backend", "openvino"),
         *("--set", "goal=size", "--out", out, "--set", f"report={tmp_path}/report"),
     )
@@ -177,11 +161,11 @@ def test_capsule_layers_of_openvino_gain_nothing(bundle: Bundle, program: Progra
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_wrong_input_is_one_line(
-    bundle: Bundle, qcn: Command, data_dir: Path, tmp_path: Path, options: tuple[str, ...], code: int, words: str
+    bundle: Bundle, data_dir: Path, tmp_path: Path, options: tuple[str, ...], code: int, words: str
 ) -> None:
     arguments = {"--data-dir": str(data_dir), "--max-drop": "40", "--set": f"report={tmp_path}/report"}
     arguments |= dict([options])
-    ended, said = qcn("calibrate", bundle.folder, *(part for pair in arguments.items() for part in pair))
+    ended, said = ask("calibrate", bundle.folder, *(part for pair in arguments.items() for part in pair))
     assert ended == code and words in said, said
     assert not (tmp_path / "report/bundle").exists()
 

@@ -39,10 +39,8 @@ def images(data_dir: Path) -> ImageSet:
 
 def test_a_histogram_grows_and_loses_no_number() -> None:
     numbers = torch.randn(6000, generator=torch.Generator().manual_seed(0))
-    apart, at_once = (
-        observer_of(*(numbers * torch.logspace(-3, 2, 6000)).split(500)),
-        observer_of(numbers * torch.logspace(-3, 2, 6000)),
-    )
+    growing = numbers * torch.logspace(-3, 2, 6000)
+    apart, at_once = observer_of(*growing.split(500)), observer_of(growing)
     assert sum(apart.counts) == sum(at_once.counts) == 6000 and len(apart.counts) == BINS
     assert (apart.low, apart.high, apart.top) == (at_once.low, at_once.high, at_once.top)
     # Numbers that fell on the edge of a narrow bin may count one bin beside.

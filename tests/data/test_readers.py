@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from qcn.data import checksums, cifar10, registry, smallnorb
 from qcn.data.binary import read_bytes
-from qcn.data.idx import read_idx
 from qcn.data.imageset import Splits
+from qcn.data.mnist import read_idx
 from qcn.errors import QcnError, UsageError
 
 

@@ -26,6 +26,11 @@ _LAYERS = {
 _OTHERS = "ELEMENTWISE"
 
 
+def nth(list_name: str) -> Any:
+    """A method that gives one of a list."""
+    return lambda self, index: getattr(self, list_name)[index]
+
+
 def fake(
     version: str,
     *,
@@ -58,31 +63,18 @@ def fake(
 
     hardware = enum.IntEnum("HardwareCompatibilityLevel", ["NONE", "AMPERE_PLUS"], start=0)
 
-    class Tensor:
-        is_shape_tensor = False
-
-        def __init__(self, name: str, dtype: Any, shape: tuple[int, ...] = ()) -> None:
-            self.name, self.dtype, self.shape = name, dtype, shape
+    def tensor(name: str, kind: str) -> Any:
+        return SimpleNamespace(name=name, dtype=kinds[kind], shape=(), is_shape_tensor=False)
 
     class Layer:
         num_outputs = 1
+        get_input, get_output = nth("inputs"), nth("outputs")
 
-        def __init__(self, node: Any, inputs: list[Tensor], output: Tensor) -> None:
-            self.name, self.type, self._inputs, self._output = (
-                node.name,
-                layer_types[kinds_of_layers.get(node.op_type, _OTHERS)],
-                inputs,
-                output,
-            )
-            self.num_inputs = len(inputs)
+        def __init__(self, node: Any, inputs: list[Any], output: Any) -> None:
+            self.name, self.type = node.name, layer_types[kinds_of_layers.get(node.op_type, _OTHERS)]
+            self.inputs, self.outputs, self.num_inputs = inputs, [output], len(inputs)
             if not typed:
                 self.precision, self.told = kinds.FLOAT, False
-
-        def get_input(self, index: int) -> Tensor:
-            return self._inputs[index]
-
-        def get_output(self, index: int) -> Tensor:
-            return self._output
 
         if not typed:
 
@@ -96,26 +88,16 @@ def fake(
                 return self.told
 
             def set_output_type(self, index: int, kind: Any) -> None:
-                self._output.dtype = kind
+                self.outputs[index].dtype = kind
 
     class Network:
-        def __init__(self) -> None:
-            self.layers: list[Layer] = []
-            self.inputs: list[Tensor] = []
-            self.outputs: list[Tensor] = []
-
         num_layers = property(lambda self: len(self.layers))
         num_inputs = property(lambda self: len(self.inputs))
         num_outputs = property(lambda self: len(self.outputs))
+        get_layer, get_input, get_output = nth("layers"), nth("inputs"), nth("outputs")
 
-        def get_layer(self, index: int) -> Layer:
-            return self.layers[index]
-
-        def get_input(self, index: int) -> Tensor:
-            return self.inputs[index]
-
-        def get_output(self, index: int) -> Tensor:
-            return self.outputs[index]
+        def __init__(self) -> None:
+            self.layers: list[Layer] = []
 
     class Parser:
         num_errors = 0
@@ -132,7 +114,7 @@ def fake(
             for name, element in types.items():  # without strong typing, only a cast says that it is half
                 known = _ONNX_TYPES.get(element, "INT32")
                 kind = known if typed or known == "INT32" or name.endswith("image16") else "FLOAT"
-                tensors[name] = Tensor(name, kinds[kind])
+                tensors[name] = tensor(name, kind)
             for value in graph.input:
                 tensors[value.name].shape = tuple(d.dim_value or -1 for d in value.type.tensor_type.shape.dim)
             self.network.inputs = [tensors[value.name] for value in graph.input]
@@ -141,17 +123,6 @@ def fake(
                 inputs = [tensors[name] for name in node.input]
                 self.network.layers.append(Layer(node, inputs, tensors[node.output[0]]))
             return True
-
-    class Profile:
-        def set_shape(self, *shape: Any) -> None:
-            told["profiles"].append(shape)
-
-    class Cache:
-        def __init__(self, content: bytes) -> None:
-            self.content = content
-
-        def serialize(self) -> bytes:
-            return b"timings"
 
     class Config:
         # What an attribute of pybind's classes is: fixed. Setting another fails.
@@ -178,7 +149,7 @@ def fake(
         def set_memory_pool_limit(self, pool: Any, size: int) -> None:
             told["config"][pool] = size
 
-        def add_optimization_profile(self, profile: Profile) -> None:
+        def add_optimization_profile(self, profile: Any) -> None:
             told["config"]["profile"] = True
 
         def get_tactic_sources(self) -> int:
@@ -187,10 +158,10 @@ def fake(
         def set_tactic_sources(self, mask: int) -> None:
             told["tactics"] = [source.name for source in tactics if mask >> source & 1]
 
-        def create_timing_cache(self, content: bytes) -> Cache:
-            return Cache(content)
+        def create_timing_cache(self, content: bytes) -> Any:
+            return SimpleNamespace(content=content, serialize=lambda: b"timings")
 
-        def set_timing_cache(self, cache: Cache, ignore_mismatch: bool) -> bool:
+        def set_timing_cache(self, cache: Any, ignore_mismatch: bool) -> bool:
             told["cache"] = cache.content
             return not (foreign_cache and cache.content)
 
@@ -203,7 +174,9 @@ def fake(
             return Network()
 
         create_builder_config = staticmethod(Config)
-        create_optimization_profile = staticmethod(Profile)
+
+        def create_optimization_profile(self) -> Any:
+            return SimpleNamespace(set_shape=lambda *shape: told["profiles"].append(shape))
 
         def build_serialized_network(self, network: Network, config: Config) -> bytes | None:
             told["network"], told["level"] = network, config.builder_optimization_level
@@ -232,17 +205,12 @@ def fake(
                 engine.serialize = lambda: json.dumps({"refitted": []}).encode()
             return engine
 
-    class Serialization:
-        def __init__(self) -> None:
-            self.flags = ["EXCLUDE_WEIGHTS"]
-
-        def clear_flag(self, flag: Any) -> None:
-            self.flags.remove(flag.name)
-
-        def set_flag(self, flag: Any) -> None:
-            self.flags.append(flag.name)
-
-    serialization = Serialization()
+    kept = ["EXCLUDE_WEIGHTS"]
+    serialization = SimpleNamespace(
+        flags=kept,
+        clear_flag=lambda flag: kept.remove(flag.name),
+        set_flag=lambda flag: kept.append(flag.name),
+    )
 
     class Refitter:
         """Of an engine that has the weights of the graph that was parsed last."""
@@ -263,31 +231,28 @@ def fake(
         def refit_cuda_engine(self) -> bool:
             return True
 
+    enums = {"NetworkDefinitionCreationFlag": creation, "BuilderFlag": builder_flags, "MemoryPoolType": ["WORKSPACE"]}
+    enums |= {"ProfilingVerbosity": ["DETAILED"], "LayerInformationFormat": ["JSON"]}
+    enums |= {"SerializationFlag": ["EXCLUDE_WEIGHTS", "INCLUDE_REFIT"]} if typed else {}
+    enums |= {} if typed else {"PreviewFeature": ["PROFILE_SHARING_0806"]}
     module = SimpleNamespace(
         __version__=version,
         told=told,
         DataType=kinds,
-        NetworkDefinitionCreationFlag=enum.IntEnum("NetworkDefinitionCreationFlag", creation, start=0),
-        BuilderFlag=enum.IntEnum("BuilderFlag", builder_flags, start=0),
         TacticSource=tactics,
-        MemoryPoolType=enum.IntEnum("MemoryPoolType", ["WORKSPACE"], start=0),
-        ProfilingVerbosity=enum.IntEnum("ProfilingVerbosity", ["DETAILED"], start=0),
-        LayerInformationFormat=enum.IntEnum("LayerInformationFormat", ["JSON"], start=0),
+        HardwareCompatibilityLevel=hardware,
         ILogger=type("ILogger", (), {}),
         Builder=Builder,
         OnnxParser=Parser,
         Runtime=Runtime,
         Refitter=Refitter,
-        HardwareCompatibilityLevel=hardware,
         Weights=lambda array: array,
+        **{name: enum.IntEnum(name, members, start=0) for name, members in enums.items()},
     )
     registry = SimpleNamespace()
     look_up = "get_creator" if typed else "get_plugin_creator"
     setattr(registry, look_up, lambda name, version, space: name if name in plugins else None)
     module.get_plugin_registry = lambda: registry
     if typed:
-        module.SerializationFlag = enum.IntEnum("SerializationFlag", ["EXCLUDE_WEIGHTS", "INCLUDE_REFIT"], start=0)
         module.IProgressMonitor = type("IProgressMonitor", (), {})
-    else:
-        module.PreviewFeature = enum.IntEnum("PreviewFeature", ["PROFILE_SHARING_0806"], start=0)
     return module

@@ -15,34 +15,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bundles import answering
+from bundles import add, answering, contents, states
 
 from qcn.errors import UsageError
-from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle, golden, transaction
-from qcn.export.bundle.manifest import MANIFEST_SHA256, SIGNATURE, Batch, Manifest
+from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle, golden
+from qcn.export.bundle.manifest import MANIFEST_SHA256, SIGNATURE, Manifest
 from qcn.export.pipeline import FROM_RUN
 from qcn.names import MANIFEST
 from qcn.verify.doctor import diagnose
 
 COMMAND, HASH = "qcn export {bundle} --format", "0" * 64
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """Every file but the lock."""
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != transaction.LOCK)
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
-
-
-def add(bundle: Bundle, file: str = "model.onnx", content: bytes = b"graph") -> None:
-    format: str = "trt" if file.endswith(".engine") else "pt2" if file.endswith(".pt2") else "onnx"
-    with bundle.adding(file, format, "fp32", f"{COMMAND} {format}", batch=Batch(1, 1, 1)) as draft:
-        draft.path.write_bytes(content)
-        draft.found = "fp32"
-        draft.facts["opset"] = 17
-
-
-def states(bundle: Bundle) -> dict[str, str]:
-    return {finding.file: finding.state for finding in bundle.check()}
 
 
 def create(bundle: Bundle, folder: Path, manifest: Manifest) -> Bundle:
@@ -201,9 +183,9 @@ def test_other_golden_answers_bring_other_tolerances(bundle: Bundle) -> None:
     add(bundle)
     before = {artefact.file: artefact.tolerance for artefact in bundle.manifest.files}
     answers = bundle.golden()
-    single = answering(answers.single, logit=answers.float32.logit + np.float32(1e-4))
+    single = answering(answers.float32, logit=answers.float32.logit + np.float32(1e-4))
     with bundle.adding(GOLDEN, "golden", "fp64", FROM_RUN) as draft:
-        golden.write(draft.path, replace(answers, single=single))
+        golden.write(draft.path, replace(answers, float32=single))
     read = Bundle.open(bundle.folder)
     for file in (WEIGHTS, "model.onnx"):
         after, allowed = read.find(file).tolerance, before[file]

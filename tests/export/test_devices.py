@@ -23,12 +23,10 @@ cpu = "Cortex-A72"
 """
 
 
-def test_a_bundle_for_each_device(
-    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command, listed = Command(monkeypatch, capsys), tmp_path / "devices.toml"
+def test_a_bundle_for_each_device(bundle: Bundle, tmp_path: Path, qcn: Command) -> None:
+    listed = tmp_path / "devices.toml"
     listed.write_text(LIST)
-    code, said = command("export", bundle.folder, "--target", listed, "--out", tmp_path / "fleet")
+    code, said = qcn("export", bundle.folder, "--target", listed, "--out", tmp_path / "fleet")
     assert code == 0 and "trt was not made:" in said and "gate: cpu, Cortex-A72" in said
     for line in (
         f"  scp -r {tmp_path}/fleet/orin orin:",
@@ -43,9 +41,9 @@ def test_a_bundle_for_each_device(
     assert [one.file for one in files["orin"]][2:] == ["model.tensorrt.fp16.onnx"]
     assert [one.file for one in files["gate"]][2:] == ["model.onnx"]
     assert {one.sha256 for one in files["gate"]} & {one.sha256 for one in files["orin"]}, "the same golden answers"
-    code, said = command("doctor", tmp_path / "fleet" / "gate")
+    code, said = qcn("doctor", tmp_path / "fleet" / "gate")
     assert code == 0
-    code, said = command("export", bundle.folder, "--target", listed, "--format", "onnx")
+    code, said = qcn("export", bundle.folder, "--target", listed, "--format", "onnx")
     assert code == 2 and "gives the formats, precision and batch of each device" in " ".join(said.split())
 
 

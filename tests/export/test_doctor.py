@@ -41,8 +41,8 @@ def row(bundle: Bundle, file: str) -> doctor.DoctorRow:
 def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A machine to be equipped by the test: versions of packages by module, and its GPU."""
     has: dict[str, Any] = {"packages": {}, "gpu": None}
-    for folder in FOLDERS:
-        module = importlib.import_module(f"qcn.export.backends.{folder}.format")
+    for name in ("format", *(f"{folder}.format" for folder in FOLDERS)):
+        module = importlib.import_module(f"qcn.export.backends.{name}")
         monkeypatch.setattr(module, "installed", lambda name: name in has["packages"], raising=False)
         monkeypatch.setattr(module, "version", lambda name: has["packages"][name], raising=False)
         monkeypatch.setattr(module, "distribution", lambda name: name + ("-gpu" if has["gpu"] else ""), raising=False)
@@ -62,36 +62,35 @@ def test_this_machine(bundle: Bundle) -> None:
     assert not any(row.faulty for row in rows.values())
 
 
-def test_a_machine_without_packages(bundle: Bundle, machine: dict[str, Any]) -> None:
-    for file, kind in (("model.ts", "torchscript"), ("model.pt2", "pt2"), ("model.onnx", "onnx")):
-        add(bundle, file, kind, "fp32")  # type: ignore[arg-type]
-    assert (row(bundle, "model.ts").state, row(bundle, "model.ts").fix) == (
-        "cannot",
-        "pip install 'qcn-toolkit[train]'",
-    )
-    assert row(bundle, "model.pt2").reason.startswith("torch is not installed; can carry code")
-    assert row(bundle, "model.onnx").fix == "pip install onnxruntime"
-    machine["packages"]["onnxruntime"] = "1.31.1"
-    assert (row(bundle, "model.onnx").state, row(bundle, "model.onnx").reason) == ("runs", "by ONNX Runtime 1.31.1")
-
-
-def test_bf16_graphs_need_a_gpu(bundle: Bundle, machine: dict[str, Any]) -> None:
-    add(bundle, "model.bf16.onnx", "onnx", "bf16")
-    machine["packages"]["onnxruntime"] = "1.31.1"
-    assert row(bundle, "model.bf16.onnx").state == "cannot"
-    machine["gpu"] = ORIN
-    assert row(bundle, "model.bf16.onnx").state == "runs"
-
-
-def test_a_fused_graph_runs_by_its_unrolled_bodies(bundle: Bundle, machine: dict[str, Any]) -> None:
-    add(bundle, "model.fused.onnx", "onnx-fused", "fp32")
-    assert (row(bundle, "model.fused.onnx").state, row(bundle, "model.fused.onnx").fix) == (
-        "cannot",
-        "pip install onnxruntime",
-    )
-    machine["packages"]["onnxruntime"] = "1.31.1"
-    diagnosis = row(bundle, "model.fused.onnx")
-    assert diagnosis.state == "runs" and diagnosis.reason.startswith("by ONNX Runtime 1.31.1, as the unrolled")
+@pytest.mark.parametrize(
+    ("file", "format", "precision", "gpu", "state", "reason", "without"),
+    [
+        ("model.ts", "torchscript", "fp32", None, "", "", "pip install 'qcn-toolkit[train]'"),
+        ("model.pt2", "pt2", "fp32", None, "", "", "pip install 'qcn-toolkit[train]'"),
+        ("model.onnx", "onnx", "fp32", None, "runs", "by ONNX Runtime 1.31.1", "pip install onnxruntime"),
+        ("model.bf16.onnx", "onnx", "bf16", None, "cannot", "has no bf16", "pip install onnxruntime"),
+        ("model.bf16.onnx", "onnx", "bf16", ORIN, "runs", "by ONNX Runtime 1.31.1", "pip install onnxruntime"),
+        ("model.fused.onnx", "onnx-fused", "fp32", None, "runs", ", as the unrolled graph", "pip install onnxruntime"),
+    ],
+)
+def test_packages_that_run_a_file(
+    bundle: Bundle,
+    machine: dict[str, Any],
+    file: str,
+    format: str,
+    precision: Any,
+    gpu: Gpu | None,
+    state: str,
+    reason: str,
+    without: str,
+) -> None:
+    add(bundle, file, format, precision)
+    diagnosis = row(bundle, file)
+    assert (diagnosis.state, diagnosis.fix) == ("cannot", without) and "is not installed" in diagnosis.reason
+    assert ("can carry code" in diagnosis.reason) == (format in ("torchscript", "pt2"))
+    machine.update(packages={"onnxruntime": "1.31.1"}, gpu=gpu)
+    if state:
+        assert row(bundle, file).state == state and reason in row(bundle, file).reason
 
 
 @pytest.mark.parametrize(
@@ -110,6 +109,8 @@ def test_a_fused_graph_runs_by_its_unrolled_bodies(bundle: Bundle, machine: dict
 def test_an_engine_is_bound_to_its_machine(
     bundle: Bundle, machine: dict[str, Any], packages: dict[str, str], gpu: Gpu | None, state: str, says: str
 ) -> None:
+    unknown = add(bundle, "engines/x.engine", "trt", flavour="other")
+    assert "name no TensorRT" in row(bundle, unknown.file).reason and row(bundle, unknown.file).state == "cannot"
     engine = add(bundle, "engines/fp16.engine", "trt", flavour="tensorrt", version="8.6.2", sm=87)
     machine.update(packages=packages, gpu=gpu)
     diagnosis = row(bundle, engine.file)
@@ -213,13 +214,6 @@ def test_golden_answers_that_are_not_the_networks(bundle: Bundle) -> None:
     put_manifest(bundle.folder, json.dumps(record))
     found = row(bundle, GOLDEN)
     assert found.state == "altered" and "its classes are ['0', '1', '2'" in found.reason
-
-
-@pytest.mark.parametrize("flavour", [None, "other"])
-def test_an_engine_of_a_tensorrt_that_is_not_known(bundle: Bundle, machine: dict[str, Any], flavour: object) -> None:
-    add(bundle, "engines/x.engine", "trt", flavour=flavour)
-    found = row(bundle, "engines/x.engine")
-    assert found.state == "cannot" and "name no TensorRT" in found.reason and found.fix.startswith("qcn export")
 
 
 def test_engines_for_a_fleet(bundle: Bundle, machine: dict[str, Any]) -> None:

@@ -5,17 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from command import Command
 from fake_tensorrt import fake
 from small_graphs import write_graph
 
 from qcn.errors import BuildError, MissingError, UsageError
-from qcn.export import pipeline, refit, targets
+from qcn.export import pipeline, targets
 from qcn.export.backends.onnx.build import FUSED
 from qcn.export.backends.onnx.build import build as build_graph
 from qcn.export.backends.tensorrt import build as build_module
+from qcn.export.backends.tensorrt import refit
 from qcn.export.backends.tensorrt.build import BuildRequest, TensorRT, build, find
 from qcn.export.backends.tensorrt.config import Fleet
 from qcn.export.backends.tensorrt.refit import as_weights, weights_of
@@ -76,17 +76,9 @@ def test_what_a_version_lacks_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
     newer = faked("10.3.0")
     building(newer, stripped=True)
     assert newer.module.told["flags"] == {"REFIT", "STRIP_PLAN"}
-
-
-def test_the_real_tensorrt_rtx_says_that_it_needs_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("tensorrt_rtx_bindings", reason="TensorRT-RTX has no wheel here")
     monkeypatch.setattr(targets, "this_gpu", lambda: None)
     with pytest.raises(MissingError, match=r"can build such engines \(refittable\) only with a GPU"):
-        build(
-            write_graph(tmp_path / "g.onnx").read_bytes(),
-            BuildRequest("fp32", OPEN, fleet=Fleet(refittable=True)),
-            find("rtx"),
-        )
+        building(rtx, refittable=True)
 
 
 def test_requests() -> None:
@@ -95,6 +87,11 @@ def test_requests() -> None:
     request = ExportRequest(("trt",), routing="fused", fleet=Fleet(hardware_compatible=True, refittable=True))
     assert request.command("trt").endswith("--batch 1:8:64 --routing fused --set hardware_compatible --set refittable")
     assert "refittable" not in request.command("onnx")
+
+
+def test_weights_that_are_nowhere(bundle: Bundle, tmp_path: Path, qcn: Command) -> None:
+    code, said = qcn("export", tmp_path / "nowhere", "--refit", bundle.folder)
+    assert code == 2 and "nowhere" in said
 
 
 # Running
@@ -144,11 +141,7 @@ def export(bundle: Bundle, **options: Any) -> str:
 
 
 def test_an_engine_gets_the_weights_of_a_network_trained_again(
-    bundle: Bundle,
-    again: Bundle,
-    tensorrt: TensorRT,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    bundle: Bundle, again: Bundle, tensorrt: TensorRT, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     file = export(bundle, fleet=Fleet(refittable=True))
     before = Bundle.open(bundle.folder).find(file)
@@ -186,47 +179,40 @@ def test_an_engine_gets_the_weights_of_a_network_trained_again(
 def test_what_cannot_be_refitted_is_said(
     bundle: Bundle, again: Bundle, tensorrt: TensorRT, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UsageError, match="has no TensorRT engine"):
-        refit.refit_engines(bundle.folder, again.folder, None, Path())
-    file = export(bundle)
-    with pytest.raises(
-        UsageError, match=r"no engine that can be refitted: build one with: qcn export .* --set refittable"
-    ):
-        refit.refit_engines(bundle.folder / file, again.folder, None, Path())
+    def refused(error: type[Exception], says: str, source: Path = bundle.folder) -> None:
+        with pytest.raises(error, match=says):
+            refit.refit_engines(source, again.folder, None, Path())
+
+    refused(UsageError, "has no TensorRT engine")
+    refused(
+        UsageError,
+        r"no engine that can be refitted: build one with: qcn export .* --set ref",
+        bundle.folder / export(bundle),
+    )
     export(bundle, fleet=Fleet(refittable=True))
     with monkeypatch.context() as without:
         without.setattr(targets, "this_gpu", lambda: None)
-        with pytest.raises(MissingError, match="needs an NVIDIA GPU"):
-            refit.refit_engines(bundle.folder, again.folder, None, Path())
+        refused(MissingError, "needs an NVIDIA GPU")
         without.setattr(refit, "find", lambda flavour: replace(tensorrt, version=(9, 9, 9)))
-        with pytest.raises(MissingError, match=r"this is TensorRT 9\.9\.9: refit it with the version that built it"):
-            refit.refit_engines(bundle.folder, again.folder, None, Path())
+        refused(MissingError, r"this is TensorRT 9\.9\.9: refit it with the version that built it")
     assert not [one for one in Bundle.open(again.folder).manifest.files if one.format.startswith("onnx")]
     plain = again.program()
     longer = tuple(replace(op, iterations=5) if isinstance(op, Route) else op for op in plain.operations)
     other = replace(plain, operations=longer)
     monkeypatch.setattr(Bundle, "program", lambda self: other if self.folder == again.folder else plain)
-    with pytest.raises(UsageError, match="has other layers, sizes or classes"):
-        refit.refit_engines(bundle.folder, again.folder, None, Path())
+    refused(UsageError, "has other layers, sizes or classes")
     monkeypatch.setattr(Program, "calibrated", True)
-    with pytest.raises(UsageError, match="is calibrated, and its scales are part of the engine"):
-        refit.refit_engines(bundle.folder, again.folder, None, Path())
+    refused(UsageError, "is calibrated, and its scales are part of the engine")
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize(
+    ("precision", "kinds"), [("fp32", {"FLOAT"}), ("fp16", {"FLOAT", "HALF"}), ("bf16", {"FLOAT", "BF16"})]
+)
 def test_weights_of_each_precision_as_the_real_tensorrt_takes_them(
-    program: Program, tmp_path: Path, precision: Precision
+    program: Program, precision: Precision, kinds: set[str]
 ) -> None:
     pytest.importorskip("tensorrt_rtx_bindings", reason="TensorRT-RTX has no wheel here")
-    onnx.save(build_graph(program.at(precision, rest=precision), style=FUSED, opset=22), tmp_path / "model.onnx")
-    weights, trt = weights_of((tmp_path / "model.onnx").read_bytes()), find("rtx").module
-    kinds = {as_weights(array, trt).dtype.name for array in weights.values()}
-    assert kinds == {"FLOAT"} | {"fp32": set(), "fp16": {"HALF"}, "bf16": {"BF16"}}[precision]
+    graph = build_graph(program.at(precision, rest=precision), style=FUSED, opset=22)
+    weights, trt = weights_of(graph.SerializeToString()), find("rtx").module
+    assert {as_weights(array, trt).dtype.name for array in weights.values()} == kinds
     assert all(as_weights(array, trt).size == array.size for array in weights.values())
-
-
-def test_weights_that_are_nowhere(
-    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, said = Command(monkeypatch, capsys)("export", tmp_path / "nowhere", "--refit", bundle.folder)
-    assert code == 2 and "nowhere" in said

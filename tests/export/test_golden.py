@@ -19,7 +19,7 @@ from qcn.data.registry import load
 from qcn.data.spec import Preprocessing
 from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.export.bundle import GOLDEN, Bundle, golden
-from qcn.export.bundle.golden import Golden
+from qcn.export.bundle.golden import SINGLE, Golden
 from qcn.export.pipeline import FROM_RUN
 from qcn.export.program.reference import answers, edge_images, golden_of, make_golden, real_images, with_edge_cases
 from qcn.networks.model import QCN, choose_kernels
@@ -76,12 +76,11 @@ def test_layers_lead_to_the_answers(stored: Golden, run: Path) -> None:
     network, _ = load_network(run)
     assert isinstance(network, QCN)
     choose_kernels(network.double(), "reference")
-    assert list(stored.exact.layers) == ["capsules1", "capsules2"]
-    assert stored.exact.layers["capsules1"].pose.shape == (22, 8, 3, 6, 6)
-    before = stored.exact.layers["capsules2"]
+    assert stored.reference.layers == ["capsules1", "capsules2"]
+    assert stored.reference.arrays["capsules1.pose"].shape == (22, 8, 3, 6, 6)
+    pose, active = (torch.from_numpy(stored.reference.arrays[f"capsules2.{of}"]) for of in ("pose", "activation"))
     with torch.inference_mode():
-        pose = network.scales[-1](torch.from_numpy(before.pose))
-        pose, logit = network.class_capsules(pose, torch.from_numpy(before.activation))
+        pose, logit = network.class_capsules(network.scales[-1](pose), active)
     np.testing.assert_allclose(stored.reference.pose, pose, rtol=0, atol=1e-12)
     np.testing.assert_allclose(stored.reference.logit, logit, rtol=0, atol=1e-12)
 
@@ -95,27 +94,24 @@ def test_denormal_inputs_are_denormal(stored: Golden) -> None:
 
 def test_steps_are_the_iterations_of_the_reference(stored: Golden, tmp_path: Path) -> None:
     """The last step of a layer is what the layer gives; those before it are other numbers; all survive the file."""
-    assert list(stored.exact.steps) == [
+    exact, single = stored.reference.arrays, stored.float32.arrays
+    assert stored.reference.steps == [
         f"{layer}/iteration{t}" for layer in ("capsules1", "capsules2", "classes") for t in (1, 2)
     ]
-    for layer, outputs in stored.exact.layers.items():
-        last, first = stored.exact.steps[f"{layer}/iteration2"], stored.exact.steps[f"{layer}/iteration1"]
-        assert np.array_equal(last.mean, outputs.pose[:2].reshape(last.mean.shape))
-        np.testing.assert_allclose(
-            1 / (1 + np.exp(-last.logit)), outputs.activation[:2].reshape(last.logit.shape), rtol=1e-12
-        )
-        assert last.variance.min() > 1e-4 and abs(first.mean - last.mean).max() > 1e-3
-    last = stored.exact.steps["classes/iteration2"]
-    assert np.array_equal(last.mean[..., 0], stored.reference.pose[:2])
-    for name, step in stored.single.steps.items():
-        floor = abs(step.variance - stored.exact.steps[name].variance).max()
-        assert step.variance.dtype == np.float32 and 0 < floor < 1e-4
+    for layer in stored.reference.layers:
+        last, first = f"{layer}/iteration2", f"{layer}/iteration1"
+        mean, logit = exact[f"{last}/mean"], exact[f"{last}/logit"]
+        assert np.array_equal(mean, exact[f"{layer}.pose"][:2].reshape(mean.shape))
+        activation = exact[f"{layer}.activation"][:2].reshape(logit.shape)
+        np.testing.assert_allclose(1 / (1 + np.exp(-logit)), activation, rtol=1e-12)
+        assert exact[f"{last}/variance"].min() > 1e-4 and abs(exact[f"{first}/mean"] - mean).max() > 1e-3
+    assert np.array_equal(exact["classes/iteration2/mean"][..., 0], stored.reference.pose[:2])
+    for name in (f"{step}/variance" for step in stored.float32.steps):
+        assert single[name].dtype == np.float32 and 0 < abs(single[name] - exact[name]).max() < 1e-4
     golden.write(tmp_path / "again", stored)
     again = golden.read((tmp_path / "again").read_bytes())
-    assert list(again.exact.steps) == list(stored.exact.steps)
-    assert all(
-        np.array_equal(again.exact.steps[name].variance, step.variance) for name, step in stored.exact.steps.items()
-    )
+    assert again.reference.steps == stored.reference.steps and again.reference.arrays.keys() == exact.keys()
+    assert all(np.array_equal(again.reference.arrays[name], array) for name, array in exact.items())
 
 
 def test_a_network_without_capsules_has_neither_poses_nor_steps(tmp_path: Path) -> None:
@@ -127,7 +123,7 @@ def test_a_network_without_capsules_has_neither_poses_nor_steps(tmp_path: Path) 
     golden.write(tmp_path / "cnn", stored)
     assert not [name for name in load_file(tmp_path / "cnn") if "pose" in name or "iteration" in name]
     again = golden.read((tmp_path / "cnn").read_bytes())
-    assert (again.outputs, again.exact.layers, again.exact.steps) == (("logit",), {}, {})
+    assert (again.outputs, again.reference.layers, again.reference.steps) == (("logit",), [], [])
     assert again.reference.pose.shape == again.float32.pose.shape == (8, 3, 0)
     assert np.array_equal(again.reference.logit, stored.reference.logit)
     with torch.inference_mode():
@@ -160,12 +156,12 @@ def test_the_layers_of_a_full_size_network_are_named(run: Path) -> None:
     network = create("qcn", in_channels=1, classes=3)
     assert isinstance(network, QCN)
     evaluation = answers(network, torch.zeros(1, 1, 28, 28, dtype=torch.float64))
-    assert {name: layer.activation.shape for name, layer in evaluation.layers.items()} == {
+    assert {name: evaluation.arrays[f"{name}.activation"].shape for name in evaluation.layers} == {
         "capsules1": (1, 16, 10, 10),
         "capsules2": (1, 16, 6, 6),
         "capsules3": (1, 16, 2, 2),
     }
-    assert evaluation.answers.pose.shape == (1, 3, 3) and evaluation.answers.pose.dtype == np.float64
+    assert evaluation.pose.shape == (1, 3, 3) and evaluation.pose.dtype == np.float64
 
 
 def images(labels: list[int], classes: int = 5) -> ImageSet:
@@ -232,20 +228,31 @@ def test_a_file_that_is_no_golden_file_is_refused(bundle: Bundle, tmp_path: Path
     refused("it has no 'label'", {"label": None}, **metadata)
     refused("it has no 'capsules1.activation'", {"capsules1.activation": None}, **metadata)
     refused("'label' must be int64", {"label": arrays["label"].astype(np.int32)}, **metadata)
-    refused("'float64 pose' must be float64", {"pose": arrays["pose"].astype(np.float32)}, **metadata)
-    refused("the poses of 'float64'", {"pose": arrays["pose"][:, :-1].copy()}, **metadata)
-    refused(
-        "the activations of 'capsules1'", {"capsules1.activation": arrays["capsules1.activation"] * np.inf}, **metadata
-    )
+    finite = "must be finite float64"
+    refused(f"float64: 'pose' {finite}", {"pose": arrays["pose"].astype(np.float32)}, **metadata)
+    refused(f"float64: 'pose' {finite}", {"pose": arrays["pose"][:, :-1].copy()}, **metadata)
+    active = "capsules1.activation"
+    refused(f"float64: '{active}' {finite}", {active: arrays[active] * np.inf}, **metadata)
+    refused(f"float64: '{active}' must be of 4 axes and 22 rows", {active: arrays[active][:9].copy()}, **metadata)
     step = "capsules1.iteration1"
     refused(f"it has no '{step}.variance'", {f"{step}.variance": None}, **metadata)
-    refused("the mean of 'capsules1/iteration1'", {f"{step}.mean": arrays[f"{step}.mean"] * np.nan}, **metadata)
-    refused("the variance of 'capsules1/iter", {f"{step}.variance": arrays[f"{step}.variance"][:1].copy()}, **metadata)
+    for of, change in (("mean", lambda x: x * np.nan), ("variance", lambda x: x[:1].copy())):
+        refused(
+            f"float64: 'capsules1/iteration1/{of}' {finite}",
+            {f"{step}.{of}": change(arrays[f"{step}.{of}"])},
+            **metadata,
+        )
+    many = {f"{step}.{of}": arrays[f"{step}.{of}"].repeat(12, 0) for of in ("mean", "variance", "logit")}
+    refused("float64: 'capsules1/iteration1/logit' must be of 3 axes and 22 rows", many, **metadata)
     refused("'nowhere' is not one of its rows", {}, **{**metadata, "inputs_only": '["nowhere"]'})
     refused("the inputs must be finite", {"input": arrays["input"] * np.float32(np.nan)}, **metadata)
     single = "capsules1.pose.float32"
-    refused("the poses of 'capsules1 float32'", {single: arrays[single] * np.float32(np.inf)}, **metadata)
-    refused("the poses of 'capsules1 float32'", {single: arrays[single][:, :1].copy()}, **metadata)
+    refused("float32: 'capsules1.pose' must be finite", {single: arrays[single] * np.float32(np.inf)}, **metadata)
+    refused("float32: 'capsules1.pose' must be finite", {single: arrays[single][:, :1].copy()}, **metadata)
+    fewer = {f"logit{SINGLE}": 9, f"pose{SINGLE}": 9}
+    refused("float32 has other arrays", {name: arrays[name][:, :k].copy() for name, k in fewer.items()}, **metadata)
+    one = {f"trained.{of}": arrays[of] for of in ("logit",)}
+    refused("trained has other arrays", one, **metadata)
     rows = json.loads(metadata["rows"])
     refused("it has no images", {}, **{**metadata, "inputs_only": metadata["rows"]})
     refused("two of its rows are named", {}, **{**metadata, "rows": json.dumps([rows[1], *rows[1:]])})
@@ -277,7 +284,7 @@ def test_golden_answers_are_of_the_bundles_network(bundle: Bundle) -> None:
     refused(r"its images are \[1, 28, 27\]", image=honest.image[..., 1:])
     refused(r"its inputs are \[1, 28, 27\]", input=honest.input[..., 1:])
     fewer = {
-        name: answering(of, logit=of.answers.logit[:, :9], pose=of.answers.pose[:, :9])
-        for name, of in (("exact", honest.exact), ("single", honest.single))
+        name: answering(of, logit=of.logit[:, :9], pose=of.pose[:, :9])
+        for name, of in (("reference", honest.reference), ("float32", honest.float32))
     }
     refused(r"its logits are \[9\], but \[10\] were expected", **fewer, label=honest.label * 0)

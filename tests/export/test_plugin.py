@@ -9,10 +9,10 @@ from pathlib import Path
 import onnx
 import pytest
 from fake_tensorrt import fake
+from runners import model_at
 
 from qcn.errors import MissingError
 from qcn.export import targets
-from qcn.export.backends.model_file import ModelFile
 from qcn.export.backends.onnx.build import FUSED
 from qcn.export.backends.onnx.build import build as build_graph
 from qcn.export.backends.onnx.proto import without_functions
@@ -27,7 +27,6 @@ from qcn.export.targets import Gpu
 from qcn.names import Precision
 
 ROOT = Path(__file__).resolve().parents[2]
-OPEN = Batch(1, 8, 64)
 
 
 def faked(version: str, plugins: tuple[str, ...] = ("EMRouting",)) -> TensorRT:
@@ -54,11 +53,6 @@ def h200(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets, "this_gpu", lambda: Gpu("NVIDIA H200", 90))
 
 
-def fused_graph(program: Program, path: Path, precision: Precision) -> Path:
-    onnx.save(build_graph(program.at(precision, rest=precision), style=FUSED), path)
-    return path
-
-
 # Finding and loading
 
 
@@ -69,22 +63,17 @@ def test_loading_it_tells_its_version_and_hash(library: Path) -> None:
     assert len(loaded.sha256) == 64
 
 
-def test_one_for_another_tensorrt_is_refused(library: Path) -> None:
+def test_what_is_not_the_plugin_of_this_tensorrt_is_refused(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MissingError, match=r"was built for TensorRT 8\.6\.1, here is TensorRT 10\.3\.0; build it by"):
         plugin.load(faked("10.3.0"))
     with pytest.raises(MissingError, match=r"was built for TensorRT 8\.6\.1"):
         plugin.load(faked("8.6.1", plugins=()))  # it registered itself with another library
-
-
-def test_what_is_no_library_is_refused(library: Path) -> None:
-    library.write_bytes(b"not a library")
-    with pytest.raises(MissingError, match="cannot be loaded"):
-        plugin.load(faked("8.6.1"))
-
-
-def test_tensorrt_rtx_has_none() -> None:
     with pytest.raises(MissingError, match="use --routing unrolled"):
         plugin.load(TensorRT("rtx", (1, 7, 1), None))
+    library.with_name("broken.so").write_bytes(b"not a library")
+    monkeypatch.setenv("QCN_PLUGIN", str(library.with_name("broken.so")))
+    with pytest.raises(MissingError, match="cannot be loaded"):
+        plugin.load(faked("8.6.1"))
 
 
 # Building
@@ -94,9 +83,9 @@ def test_tensorrt_rtx_has_none() -> None:
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.usefixtures("h200")
 def test_an_engine_with_fused_routing(tmp_path: Path, program: Program, version: str, precision: Precision) -> None:
-    path, tensorrt = fused_graph(program, tmp_path / "model.fused.onnx", precision), faked(version)
+    graph, tensorrt = build_graph(program.at(precision, rest=precision), style=FUSED), faked(version)
     loaded = plugin.Plugin(tmp_path, "0.1.0", "0" * 64)
-    engine = build(path.read_bytes(), BuildRequest(precision, OPEN), tensorrt, plugin=loaded)
+    engine = build(graph.SerializeToString(), BuildRequest(precision, Batch(1, 8, 64)), tensorrt, plugin=loaded)
     told = tensorrt.module.told
     assert not told["graph"].functions  # TensorRT from 10 on would take them, not the plugin
     layers = [layer for layer in told["network"].layers if layer.type.name.startswith("PLUGIN")]
@@ -123,7 +112,7 @@ def test_running_such_an_engine_loads_it(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "x.engine").touch()
     (tmp_path / "x.json").write_text(json.dumps({"facts": facts}))
     with pytest.raises(MissingError, match=r"not at .*nowhere\.so"):
-        TensorRTRunner(ModelFile.at(tmp_path / "x.engine"), Options("cuda")).open()
+        TensorRTRunner(model_at(tmp_path / "x.engine"), Options("cuda")).open()
 
 
 # The library itself, with a stand-in for TensorRT made from its public headers

@@ -79,7 +79,8 @@ def by_definition(program: Program, op: Convolution | Linear, inputs: list[Array
         q = torch.round(torch.from_numpy(x) / torch.tensor(scale)).clamp(-128, 127).long()
         weight = torch.from_numpy(program.arrays[op.factors[place]]).long()
         if isinstance(op, Convolution):
-            acc = F.conv2d(q.double(), weight.double(), None, op.strides[place], op.paddings[place])
+            groups = op.shape[0] if op.depthwise else 1
+            acc = F.conv2d(q.double(), weight.double(), None, op.strides[place], op.paddings[place], groups=groups)
         else:
             acc = (q.flatten(1) @ weight.T).double()
         broad = (-1, *[1] * (len(op.shape) - 1))

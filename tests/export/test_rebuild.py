@@ -6,7 +6,6 @@ import tarfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -16,8 +15,7 @@ from onnx import helper, numpy_helper
 
 from qcn.errors import UsageError
 from qcn.export.backends import EXPORTED, FORMATS
-from qcn.export.backends.differences import alike
-from qcn.export.backends.format import Job, format_of
+from qcn.export.backends.format import Job, alike, format_of
 from qcn.export.backends.onnx.difference import graph_difference
 from qcn.export.backends.onnx.format import UNROLLED_GRAPH, graph_of
 from qcn.export.bundle import Bundle
@@ -70,48 +68,44 @@ def put(bundle: Bundle, file: str, content: bytes) -> str:
     return difference(bundle, bundle.find(file))
 
 
-def test_a_node_a_number_and_a_part_of_a_graph_are_named(files: Bundle) -> None:
-    model = onnx.load(files.folder / "model.onnx")
-    said = put(files, "model.onnx", with_trigger(model).SerializeToString())
-    assert said.startswith("its node 1 is Greater 'trigger', where its program makes"), said
-    model = onnx.ModelProto.FromString(honest_graph(files))
+def with_trigger(model: onnx.ModelProto) -> None:
+    """A first node that looks at the image; it would be the beginning of a forgery."""
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(1e9), "threshold"))
+    model.graph.node.insert(0, helper.make_node("Greater", ["image", "threshold"], ["seen"], "trigger"))
+
+
+def other_number(model: onnx.ModelProto) -> None:
     weight = next(one for one in model.graph.initializer if one.data_type == onnx.TensorProto.FLOAT)
     numbers = numpy_helper.to_array(weight).copy()
     numbers.flat[0] += 1e-3
     weight.CopyFrom(numpy_helper.from_array(numbers, weight.name))
-    assert put(files, "model.onnx", model.SerializeToString()) == (
-        f"the numbers of its weight '{weight.name}' are others than its program's"
-    )
-    model = onnx.ModelProto.FromString(honest_graph(files))
-    model.metadata_props.add(key="author", value="somebody")
-    assert put(files, "model.onnx", model.SerializeToString()) == "metadata_props is not as its program makes it"
-    model.metadata_props.pop()
-    model.producer_version = "another"
-    assert put(files, "model.onnx", model.SerializeToString()) == ""
 
 
-def test_what_a_stranger_says_of_a_file_ends_in_words(files: Bundle) -> None:
+def cut_weight(model: onnx.ModelProto) -> None:
+    model.graph.initializer[0].raw_data = model.graph.initializer[0].raw_data[:-1]
+
+
+def weight_elsewhere(model: onnx.ModelProto) -> None:
+    onnx.external_data_helper.set_external_data(model.graph.initializer[0], "weights.safetensors")
+
+
+def test_what_differs_in_a_graph_is_named(files: Bundle) -> None:
+    honest = graph_of(Job(files, ExportRequest()), UNROLLED_GRAPH.style).SerializeToString()
+    for change, says in (
+        (with_trigger, "its node 1 is Greater 'trigger', where its program makes"),
+        (other_number, "the numbers of its weight '"),
+        (cut_weight, "the numbers of its weight '"),
+        (weight_elsewhere, "the numbers of its weight '"),
+        (lambda model: model.metadata_props.add(key="a", value="b"), "metadata_props is not as its program makes it"),
+        (lambda model: setattr(model, "producer_version", "another"), ""),
+    ):
+        model = onnx.ModelProto.FromString(honest)
+        change(model)
+        said = put(files, "model.onnx", model.SerializeToString())
+        assert said.startswith(says) and bool(said) == bool(says), said
     artefact = files.find("model.onnx")
     with pytest.raises(UsageError, match="opset 9999 is too new"):
         difference(files, replace(artefact, facts={**artefact.facts, "opset": 9999}))
-    model = onnx.ModelProto.FromString(honest_graph(files))
-    weight = model.graph.initializer[0]
-    weight.raw_data = weight.raw_data[:-1]
-    assert "the numbers of its weight" in put(files, "model.onnx", model.SerializeToString())
-    model = onnx.ModelProto.FromString(honest_graph(files))
-    onnx.external_data_helper.set_external_data(model.graph.initializer[0], "weights.safetensors")
-    assert "the numbers of its weight" in put(files, "model.onnx", model.SerializeToString())
-
-
-def honest_graph(bundle: Bundle) -> bytes:
-    return bytes(graph_of(Job(bundle, ExportRequest()), UNROLLED_GRAPH.style()).SerializeToString())
-
-
-def with_trigger(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A first node that looks at the image; it would be the beginning of a forgery."""
-    model.graph.initializer.append(numpy_helper.from_array(np.float32(1e9), "threshold"))
-    model.graph.node.insert(0, helper.make_node("Greater", ["image", "threshold"], ["seen"], "trigger"))
-    return model
 
 
 def served(content: bytes, change: Callable[[str, bytes], bytes]) -> bytes:
@@ -132,7 +126,9 @@ def test_the_files_of_a_repository_are_compared(files: Bundle) -> None:
     def other_graph(name: str, inside: bytes) -> bytes:
         if not name.endswith("-preprocess/1/model.onnx"):
             return inside
-        return bytes(with_trigger(onnx.ModelProto.FromString(inside)).SerializeToString())
+        model = onnx.ModelProto.FromString(inside)
+        with_trigger(model)
+        return bytes(model.SerializeToString())
 
     said = put(files, "triton.tar", served(honest, other_graph))
     assert "-preprocess/1/model.onnx: its node 1 is Greater 'trigger'" in said, said
@@ -159,10 +155,9 @@ def test_a_setting_of_an_openvino_graph_is_found(files: Bundle) -> None:
 
 
 def test_floats_may_differ_in_their_last_digits_and_nothing_else() -> None:
-    numbers = np.linspace(-1, 1, 64, dtype=np.float32)
-    assert alike(np.nextafter(numbers, np.float32(2)), numbers)
-    assert not alike(numbers * np.float32(1 + 1e-6), numbers)
-    assert not alike(numbers.astype(np.float64), numbers)
-    whole: Any = np.arange(9)
-    assert alike(whole, whole.copy()) and not alike(whole + (whole == 3), whole)
+    numbers, whole = np.linspace(-1, 1, 64, dtype=np.float32), np.arange(9)
+    assert alike(np.nextafter(numbers, np.float32(2)), numbers) and alike(whole, whole.copy())
+    for other in (numbers * np.float32(1 + 1e-6), numbers.astype(np.float64)):
+        assert not alike(other, numbers)
+    assert not alike(whole + (whole == 3), whole)
     assert graph_difference(b"\xff\xff", b"").startswith("it is not an ONNX file")

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import onnx
 import pytest
 from fake_tensorrt import fake
 from onnx import TensorProto, helper
@@ -63,54 +62,37 @@ def test_a_real_engine_holds_the_precision_asked_for(tmp_path: Path, rtx: Tensor
     assert [entry.name for entry in tmp_path.iterdir()] == ["model.onnx"]
 
 
-def test_without_a_gpu_the_receipt_says_that_it_is_the_builders(tmp_path: Path, rtx: TensorRT) -> None:
-    if targets.this_gpu():
-        pytest.skip("a GPU is here: the engine itself is read")
-    engine = build(write_graph(tmp_path / "model.onnx").read_bytes(), BuildRequest("fp32", OPEN), rtx)
-    assert engine.receipt.source == "builder log"
-    assert "fp32 met, by the builder log" in engine.receipt.summary()
+def test_engines_for_one_batch_for_another_gpu_and_without_a_gpu(tmp_path: Path, rtx: TensorRT) -> None:
+    fixed = write_graph(tmp_path / "fixed.onnx", batch=4).read_bytes()
+    assert build(fixed, BuildRequest("fp32", Batch(4, 4, 4)), rtx).file_name.startswith("fp32-b4-rtx")
+    engine = build(write_graph(tmp_path / "model.onnx").read_bytes(), BuildRequest("fp32", OPEN, sm=89), rtx)
+    assert "-sm89-" in engine.file_name
+    if targets.this_gpu() is None:
+        assert engine.receipt.source == "builder log" and "fp32 met, by the builder log" in engine.receipt.summary()
 
 
-def test_a_fixed_batch(tmp_path: Path, rtx: TensorRT) -> None:
-    path = write_graph(tmp_path / "model.onnx", batch=4)
-    assert build(path.read_bytes(), BuildRequest("fp32", Batch(4, 4, 4)), rtx).file_name.startswith("fp32-b4-rtx")
-    with pytest.raises(BuildError, match="fixed at 4, but 1:8:64 was requested; export it with --batch 1:8:64"):
-        build(path.read_bytes(), BuildRequest("fp32", OPEN), rtx)
-
-
-def test_an_engine_for_another_gpu(tmp_path: Path, rtx: TensorRT) -> None:
-    path = write_graph(tmp_path / "model.onnx")
-    assert "-sm89-" in build(path.read_bytes(), BuildRequest("fp32", OPEN, sm=89), rtx).file_name
-    with pytest.raises(UsageError, match="cannot build for sm87"):
-        build(path.read_bytes(), BuildRequest("fp32", OPEN, sm=87), rtx)
-
-
-def test_a_graph_in_another_precision_is_refused(tmp_path: Path, rtx: TensorRT) -> None:
-    full, half = write_graph(tmp_path / "full.onnx"), write_graph(tmp_path / "half.onnx", "fp16")
-    with pytest.raises(BuildError, match=r"no convolution of .* is float16; export it again with --precision fp16"):
-        build(full.read_bytes(), BuildRequest("fp16", OPEN), rtx)
-    with pytest.raises(BuildError, match=r"half precision at .*/stem/conv"):
-        build(half.read_bytes(), BuildRequest("fp32", OPEN), rtx)
-
-
-def test_a_node_that_tensorrt_lacks_is_named(tmp_path: Path, rtx: TensorRT) -> None:
-    value = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        [helper.make_node("Route", ["image"], ["logit"], name="/capsule/route", domain="qcn")],
-        "custom",
-        [value("image", TensorProto.FLOAT, [1, 2])],
-        [value("logit", TensorProto.FLOAT, [1, 2])],
-    )
+def unknown_node() -> bytes:
+    """A graph of a node that TensorRT lacks."""
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 2]) for name in ("image", "logit")]
+    node = helper.make_node("Route", ["image"], ["logit"], name="/capsule/route", domain="qcn")
+    graph = helper.make_graph([node], "custom", ports[:1], ports[1:])
     sets = [helper.make_opsetid("", 17), helper.make_opsetid("qcn", 1)]
-    onnx.save(helper.make_model(graph, opset_imports=sets, ir_version=8), str(tmp_path / "model.onnx"))
-    with pytest.raises(BuildError, match=r"node '/capsule/route' \(Route\)"):
-        build((tmp_path / "model.onnx").read_bytes(), BuildRequest("fp32", Batch(1, 1, 1)), rtx)
+    return bytes(helper.make_model(graph, opset_imports=sets, ir_version=8).SerializeToString())
 
 
-def test_a_file_that_is_no_graph_is_refused(tmp_path: Path, rtx: TensorRT) -> None:
-    (tmp_path / "model.onnx").write_bytes(b"not a graph")
-    with pytest.raises(BuildError, match="refuses"):
-        build((tmp_path / "model.onnx").read_bytes(), BuildRequest("fp32", OPEN), rtx)
+def test_what_cannot_be_built_is_said(tmp_path: Path, rtx: TensorRT) -> None:
+    full, half = (write_graph(tmp_path / f"{kind}.onnx", kind).read_bytes() for kind in ("fp32", "fp16"))
+    fixed = write_graph(tmp_path / "fixed.onnx", batch=4).read_bytes()
+    for graph, request, error, says in (
+        (fixed, BuildRequest("fp32", OPEN), BuildError, "4, but 1:8:64 was requested; export it with --batch 1:8:64"),
+        (full, BuildRequest("fp32", OPEN, sm=87), UsageError, "cannot build for sm87"),
+        (full, BuildRequest("fp16", OPEN), BuildError, "is float16; export it again with --precision fp16"),
+        (half, BuildRequest("fp32", OPEN), BuildError, r"half precision at .*/stem/conv"),
+        (unknown_node(), BuildRequest("fp32", Batch(1, 1, 1)), BuildError, r"node '/capsule/route' \(Route\)"),
+        (b"not a graph", BuildRequest("fp32", OPEN), BuildError, "refuses"),
+    ):
+        with pytest.raises(error, match=says):
+            build(graph, request, rtx)
 
 
 def test_progress_ends_near_the_end_and_ctrl_c_ends_the_build(
@@ -196,13 +178,6 @@ def test_each_layer_of_8_6_is_told_its_type(tmp_path: Path) -> None:
     assert not layers["/stem/narrow"].precision_is_set
 
 
-@pytest.mark.usefixtures("h200")
-def test_8_6_has_no_bfloat16(tmp_path: Path) -> None:
-    path = write_graph(tmp_path / "model.onnx", "bf16")
-    with pytest.raises(MissingError, match=r"bf16 needs TensorRT 10 or newer, this is TensorRT 8\.6\.1"):
-        build(path.read_bytes(), BuildRequest("bf16", OPEN), faked("8.6.1"))
-
-
 @pytest.mark.parametrize(
     ("precision", "built", "layer"),
     [("fp16", "FLOAT", "/stem/conv"), ("fp16", "HALF", "/capsule/conv"), ("fp32", "HALF", "/stem/conv")],
@@ -218,12 +193,22 @@ def test_an_engine_in_another_precision_is_an_error_that_names_the_layer(
 
 
 @pytest.mark.usefixtures("h200")
-def test_a_failed_build_says_what_tensorrt_said(tmp_path: Path) -> None:
-    path = write_graph(tmp_path / "model.onnx")
+def test_a_build_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, half = (write_graph(tmp_path / kind, kind).read_bytes() for kind in ("fp32", "bf16"))
+    broken = faked("10.3.0", logs=("Could not find any implementation for node /stem/conv",))
+    request = BuildRequest("fp32", OPEN, timing_cache=tmp_path / "timings")
     with pytest.raises(BuildError, match="error: Could not find any implementation for node /stem/conv"):
-        broken = faked("10.3.0", logs=("Could not find any implementation for node /stem/conv",))
-        build(path.read_bytes(), BuildRequest("fp32", OPEN, timing_cache=tmp_path / "timings"), broken)
+        build(graph, request, broken)
     assert not (tmp_path / "timings").exists()
+    with pytest.raises(MissingError, match=r"bf16 needs TensorRT 10 or newer, this is TensorRT 8\.6\.1"):
+        build(half, BuildRequest("bf16", OPEN), faked("8.6.1"))
+    unreadable = faked("8.6.0")
+    monkeypatch.setattr(unreadable.module.Runtime, "deserialize_cuda_engine", lambda self, plan: None)
+    with pytest.raises(BuildError, match="cannot read back"):
+        build(graph, BuildRequest("fp32", OPEN), unreadable)
+    monkeypatch.setattr(targets, "this_gpu", lambda: None)
+    with pytest.raises(MissingError, match=r"TensorRT 10\.3\.0 needs an NVIDIA GPU"):
+        build(graph, BuildRequest("fp32", OPEN), faked("10.3.0"))
 
 
 @pytest.mark.usefixtures("h200")
@@ -249,6 +234,10 @@ def test_kernels_of_libraries_that_do_not_load_are_left_out(tmp_path: Path, monk
     assert build(path.read_bytes(), request, tensorrt).facts["tactics_left_out"] == ["CUBLAS", "CUBLAS_LT"]
     assert tensorrt.module.told["tactics"] == ["CUDNN", "EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS"]
     assert build(path.read_bytes(), request, faked("11.1.0")).facts["tactics_left_out"] == []
+    # A newer cuBLAS is of no use to TensorRT 8.
+    monkeypatch.setattr("qcn.export.backends.tensorrt.config._loads", lambda library, function: library.endswith(".13"))
+    facts = build(path.read_bytes(), request, faked("8.6.0")).facts
+    assert facts["tactics_left_out"] == ["CUBLAS", "CUBLAS_LT", "CUDNN"]
 
 
 def test_the_inspectors_control_characters_are_read() -> None:
@@ -259,43 +248,18 @@ def test_the_inspectors_control_characters_are_read() -> None:
     assert layer.nodes == ("c", "r")
 
 
-@pytest.mark.usefixtures("h200")
-def test_a_newer_cublas_is_of_no_use_to_tensorrt_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qcn.export.backends.tensorrt.config._loads", lambda library, function: library.endswith(".13"))
-    facts = build(write_graph(tmp_path / "model.onnx").read_bytes(), BuildRequest("fp32", OPEN), faked("8.6.0")).facts
-    assert facts["tactics_left_out"] == ["CUBLAS", "CUBLAS_LT", "CUDNN"]
-
-
-@pytest.mark.usefixtures("h200")
-def test_an_engine_that_cannot_be_read_back_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tensorrt = faked("8.6.0")
-    monkeypatch.setattr(tensorrt.module.Runtime, "deserialize_cuda_engine", lambda self, plan: None)
-    with pytest.raises(BuildError, match="cannot read back"):
-        build(write_graph(tmp_path / "model.onnx").read_bytes(), BuildRequest("fp32", OPEN), tensorrt)
-
-
 def test_a_library_without_the_function_does_not_count() -> None:
     assert tensorrt_config._loads("libm.so.6", "cos")
     assert not tensorrt_config._loads("libm.so.6", "cudnnCreate")
     assert not tensorrt_config._loads("libnone.so.1", "cos")
 
 
-def test_tensorrt_without_a_gpu_says_where_to_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(targets, "this_gpu", lambda: None)
-    with pytest.raises(MissingError, match=r"TensorRT 10\.3\.0 needs an NVIDIA GPU"):
-        build(write_graph(tmp_path / "model.onnx").read_bytes(), BuildRequest("fp32", OPEN), faked("10.3.0"))
-
-
 # Requests, versions, targets
 
 
 def test_library_versions() -> None:
-    assert [library_version(number) for number in (8601, 100300, 101303, 10701)] == [
-        (8, 6, 1),
-        (10, 3, 0),
-        (10, 13, 3),
-        (1, 7, 1),
-    ]
+    versions = {8601: (8, 6, 1), 100300: (10, 3, 0), 101303: (10, 13, 3), 10701: (1, 7, 1)}
+    assert {number: library_version(number) for number in versions} == versions
 
 
 def test_targets() -> None:

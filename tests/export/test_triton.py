@@ -14,14 +14,15 @@ import onnxruntime
 import pytest
 from command import Command
 from PIL import Image
+from runners import create
 from triton_server import missing, serving
 
-import qcn
+import qcn as product
 from qcn.data.numpy_preprocess import preprocess
 from qcn.data.spec import Preprocessing
 from qcn.errors import MissingError, UsageError
 from qcn.export import pipeline
-from qcn.export.backends.candidates import candidates, create
+from qcn.export.backends.candidates import candidates
 from qcn.export.backends.triton.batching import BatchTime, FileTimes, Latencies, choose_batching, plain
 from qcn.export.backends.triton.preprocess import PIXELS, preprocess_graph
 from qcn.export.backends.triton.repository import model_name, read_repository, write_files
@@ -79,11 +80,8 @@ def times(bundle: Bundle, path: Path, speeds: dict[str, Speed]) -> Path:
     return path
 
 
-def test_a_repository_is_served_as_measured(
-    pb: Any, bundle: Bundle, measured: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = Command(monkeypatch, capsys)
-    code, said = command("export", bundle.folder, "--format", "triton", "--benchmark", measured)
+def test_a_repository_is_served_as_measured(pb: Any, bundle: Bundle, measured: Path, qcn: Command) -> None:
+    code, said = qcn("export", bundle.folder, "--format", "triton", "--benchmark", measured)
     assert code == 0 and "a batch of 4 saves 0.25 ms per image" in said and "tar -xf" in said
     files = read_repository((bundle.folder / "triton.tar").read_bytes())
     assert files["tiny-network/1/model.onnx"] == (bundle.folder / "model.onnx").read_bytes()
@@ -95,18 +93,18 @@ def test_a_repository_is_served_as_measured(
     assert (network.max_batch_size, whole.max_batch_size, whole.platform) == (64, 64, "ensemble")
     assert [step.model_name for step in whole.ensemble_scheduling.step] == ["tiny-preprocess", "tiny-network"]
 
-    code, said = command("verify-parity", bundle.folder, "--backends", "triton")
+    code, said = qcn("verify-parity", bundle.folder, "--backends", "triton")
     assert code == 0 and "passed    triton: triton.tar (fp32)" in said
     assert "passed    preprocessing: triton.tar (fp32)" in said
-    code, said = command("doctor", bundle.folder)
+    code, said = qcn("doctor", bundle.folder)
     assert code == 0 and "in Triton Inference Server; checked here" in " ".join(said.split())
-    code, said = command("benchmark", bundle.folder, "--backends", "triton")
+    code, said = qcn("benchmark", bundle.folder, "--backends", "triton")
     assert code == 2 and "perf_analyzer" in said
 
     content = (bundle.folder / "triton.tar").read_bytes()
     pipeline.export(bundle.folder, None, ExportRequest(formats=("triton",)), bundle.folder)
     assert (bundle.folder / "triton.tar").read_bytes() != content
-    command("export", bundle.folder, "--format", "triton", "--benchmark", measured)
+    qcn("export", bundle.folder, "--format", "triton", "--benchmark", measured)
     assert (bundle.folder / "triton.tar").read_bytes() == content, "the same bytes, whenever it is made"
 
 
@@ -174,14 +172,6 @@ def edited(model: str, old: str, new: str) -> Callable[[Files], None]:
     return edit
 
 
-def renamed(name: str, new: str) -> Callable[[Files], None]:
-    return lambda files: files.update({new: files.pop(name)})
-
-
-def without(name: str) -> Callable[[Files], None]:
-    return lambda files: files.__delitem__(name)
-
-
 def put(bundle: Bundle, files: Files) -> None:
     """Another repository in the bundle, with a hash that fits."""
     with bundle.adding("triton.tar", "triton", "fp32", REBUILD, batch=Batch(1, 8, 64)) as draft:
@@ -196,8 +186,11 @@ ensemble_scheduling { step { model_name: "tiny-network" model_version: -1
 FAULTS: dict[str, tuple[Callable[[Files], None], str]] = {
     "not protobuf": (edited("tiny", 'name: "tiny"', "nom: 3"), "not a model configuration of Triton"),
     "another folder's name": (edited("tiny", 'name: "tiny"', 'name: "tony"'), "not its folder's name"),
-    "no version": (without("tiny/1/"), "no version folder"),
-    "no file": (renamed("tiny-network/1/model.onnx", "tiny-network/1/model.pt"), "no file 1/model.onnx"),
+    "no version": (lambda files: files.__delitem__("tiny/1/"), "no version folder"),
+    "no file": (
+        lambda files: files.update({"tiny-network/1/x": files.pop("tiny-network/1/model.onnx")}),
+        "no file 1/model.onnx",
+    ),
     "backend": (edited("tiny-network", 'backend: "onnxruntime"', 'backend: "tensorrt"'), "and the platform 'onnxrunt"),
     "name": (edited("tiny-network", 'name: "pose"', 'name: "poses"'), "its file has logit, pose"),
     "input's name": (edited("tiny-network", 'name: "image"', 'name: "picture"'), "takes 'image', which"),
@@ -271,7 +264,7 @@ def test_what_is_missing_or_cannot_be_served_is_said(served: Bundle, monkeypatch
             "takes batches of 4, and a server's go from 1 image up",
         ),
         (ExportRequest(formats=("triton",), routing="fused"), "leave out --routing fused"),
-        (ExportRequest(formats=("openvino",), routing="fused"), "OpenVINO has no fused routing"),
+        (ExportRequest(formats=("openvino",), routing="fused"), "--format openvino has no fused routing"),
     ):
         with pytest.raises(UsageError, match=words):
             pipeline.export(served.folder, None, request, served.folder)
@@ -356,7 +349,7 @@ def check_client(address: str, bundle: Bundle, pictures: list[Path]) -> None:
     """The client says what libqcn answers."""
     command = [sys.executable, str(CLIENT), address, "tiny", *map(str, pictures)]
     said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-    answers = qcn.load(bundle.folder).predict([str(picture) for picture in pictures])
+    answers = product.load(bundle.folder).predict([str(picture) for picture in pictures])
     expected = [
         f"{path}: {one.label} (logit {one.logit.max():.3f})" for path, one in zip(pictures, answers, strict=True)
     ]

@@ -16,10 +16,11 @@ import torch
 from bundles import bundle_of, put_manifest, with_directions
 from command import Command
 from PIL import Image
+from runners import create, model_at
 from verify import chromium, firefox, webkit
 from verify.browser import Window
 
-import qcn
+import qcn as product
 from qcn.data.viewpoints import raytrace
 from qcn.data.viewpoints.light import LIGHTS
 from qcn.data.viewpoints.toys import CATEGORIES, toy
@@ -27,10 +28,9 @@ from qcn.direction import Direction
 from qcn.errors import UsageError
 from qcn.export import pipeline
 from qcn.export.backends import web
-from qcn.export.backends.candidates import capsule_layers, create
-from qcn.export.backends.model_file import ModelFile
+from qcn.export.backends.candidates import capsule_layers
 from qcn.export.backends.runner import Options
-from qcn.export.backends.web import page, scene
+from qcn.export.backends.web import page
 from qcn.export.backends.web.runner import WebRunner
 from qcn.export.bundle import MANIFEST, Bundle
 from qcn.export.request import ExportRequest
@@ -58,7 +58,7 @@ def with_page(wasm: None, bundle: Bundle) -> Bundle:
 
 @needs_node
 def test_threads_share_a_page_in_node(with_page: Bundle) -> None:
-    model, rng = qcn.load(with_page.folder, "web"), np.random.default_rng(0)
+    model, rng = product.load(with_page.folder, "web"), np.random.default_rng(0)
     pictures = [rng.integers(0, 256, (28, 28), dtype=np.uint8) for _ in range(8)]
     expected, wrong = [model.predict(picture).logit for picture in pictures], list[int]()
 
@@ -79,7 +79,7 @@ def test_threads_share_a_page_in_node(with_page: Bundle) -> None:
 def test_after_ctrl_c_a_page_does_not_answer_the_question_before(
     with_page: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = qcn.load(with_page.folder, "web")
+    model = product.load(with_page.folder, "web")
 
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
@@ -93,21 +93,19 @@ def test_after_ctrl_c_a_page_does_not_answer_the_question_before(
 
 
 @needs_node
-def test_a_page_answers_in_node_as_the_reference_does(
-    with_page: Bundle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command, path = Command(monkeypatch, capsys), with_page.folder / "page.html"
-    code, said = command("verify-parity", with_page.folder, "--backends", "web,native")
+def test_a_page_answers_in_node_as_the_reference_does(with_page: Bundle, qcn: Command) -> None:
+    path = with_page.folder / "page.html"
+    code, said = qcn("verify-parity", with_page.folder, "--backends", "web,native")
     assert code == 0 and "passed    web: page.html (fp32)" in said
-    code, said = command("benchmark", with_page.folder, "--backends", "web", "--duration", "0.1")
+    code, said = qcn("benchmark", with_page.folder, "--backends", "web", "--duration", "0.1")
     assert code == 0 and "page.html" in said
-    code, said = command("doctor", with_page.folder)
+    code, said = qcn("doctor", with_page.folder)
     assert code == 0 and "in a browser, and by Node" in said
 
     golden, layers = with_page.golden(), capsule_layers(with_page)
     answers = []
     for variant, kernels in (("simd", "simd128"), ("plain", "plain"), ("threads", "simd128")):
-        with WebRunner(ModelFile.at(path), Options(layers=layers), variant) as runner:
+        with WebRunner(model_at(path), Options(layers=layers), variant) as runner:
             assert f"native, {kernels}, 1 thread" in runner.name
             answers.append(runner.infer(golden.input))
             with pytest.raises(UsageError, match="images are 2×3×28×28, the network takes 1×"):
@@ -120,28 +118,30 @@ def test_a_page_answers_in_node_as_the_reference_does(
             np.testing.assert_allclose(found[name], numbers, rtol=1e-4, atol=1e-5, err_msg=name)
 
     picture = golden.image[0].transpose(1, 2, 0)
-    assert qcn.load(with_page.folder, "web").predict(picture).label == qcn.load(with_page.folder).predict(picture).label
+    assert (
+        product.load(with_page.folder, "web").predict(picture).label
+        == product.load(with_page.folder).predict(picture).label
+    )
     path.write_text("<html>")
     with pytest.raises(UsageError, match="not a page that `qcn export --format web` wrote"):
         create("web", path).open()
 
 
 def test_what_a_page_needs_is_named(
-    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, qcn: Command
 ) -> None:
-    command = Command(monkeypatch, capsys)
     monkeypatch.setattr(page, "CLONE", tmp_path)
-    code, said = command("export", bundle.folder, "--format", "web")
+    code, said = qcn("export", bundle.folder, "--format", "web")
     assert code == 3 and "apt install emscripten && make build/web/qcn-simd.wasm" in " ".join(said.split())
     assert "`make wheels` then puts it into the wheels" in " ".join(said.split())
 
     for variant in page.VARIANTS:
         (tmp_path / "build/web").mkdir(parents=True, exist_ok=True)
         (tmp_path / f"build/web/qcn-{variant}.wasm").write_bytes(b"\0asm")
-    code, said = command("export", bundle.folder, "--format", "web")
+    code, said = qcn("export", bundle.folder, "--format", "web")
     assert code == 0 and "open" in said and "page.html in a browser" in " ".join(said.split())
     monkeypatch.setenv("PATH", str(tmp_path))
-    code, said = command("verify-parity", bundle.folder, "--backends", "web")
+    code, said = qcn("verify-parity", bundle.folder, "--backends", "web")
     assert code == 3 and "apt install nodejs" in " ".join(said.split())
 
 
@@ -152,15 +152,22 @@ def test_a_network_of_other_classes_cannot_stand_beside(bundle: Bundle, tmp_path
         page.write_page(bundle, Bundle.open(other), tmp_path / "page.html")
 
 
+def in_node(file: str, cases: Path, script: str) -> Any:
+    """What a script behind one of the page's prints in JSON, of the `cases` in a file."""
+    source = (Path(web.__file__).parent / file).read_text(encoding="utf-8")
+    source += 'const { cases } = JSON.parse(require("fs").readFileSync(0));\n' + script
+    done = subprocess.run([str(NODE), "-e", source], input=cases.read_bytes(), capture_output=True, check=True)
+    return json.loads(done.stdout)
+
+
 @needs_node
 def test_the_page_answers_as_the_shared_cases_say() -> None:
     """Those that Python and libqcn are held to; and what is no answer is refused."""
     cases = json.loads(ANSWERS.read_text(encoding="utf-8"))["cases"]
-    assert len(cases) >= 14
-    script = (
-        (Path(web.__file__).parent / "answers.js").read_text(encoding="utf-8")
-        + """
-        const { cases } = JSON.parse(require("fs").readFileSync(0));
+    said = in_node(
+        "answers.js",
+        ANSWERS,
+        """
         const answers = cases.map(({ logit, temperature, known }) =>
           answerOf(Float32Array.from(logit), { name: "it", confidence: { temperature }, known }));
         const words = answers.map((answer, i) => wordsOf(answer, cases[i].logit.map((_, k) => `class${k}`)));
@@ -168,10 +175,8 @@ def test_the_page_answers_as_the_shared_cases_say() -> None:
         for (const odd of [NaN, Infinity, -Infinity])
           try { answerOf([0, odd], { name: "it", confidence: null, known: null }); error = "none"; }
           catch (thrown) { error = error || thrown.message; }
-        console.log(JSON.stringify({ answers, words, error }));"""
+        console.log(JSON.stringify({ answers, words, error }));""",
     )
-    done = subprocess.run([str(NODE), "-e", script], input=ANSWERS.read_bytes(), capture_output=True, check=True)
-    said = json.loads(done.stdout)
     assert said["error"] == "it returned NaN or an infinite number, not an answer"
     for case, answer, words in zip(cases, said["answers"], said["words"], strict=True):
         assert answer["order"] == case["order"] and answer["best"] == case["order"][0], case["name"]
@@ -184,11 +189,10 @@ def test_the_page_answers_as_the_shared_cases_say() -> None:
 def test_the_page_says_directions_as_the_shared_cases_say() -> None:
     """Those that Python and libqcn are held to."""
     cases = json.loads(DIRECTIONS.read_text(encoding="utf-8"))["cases"]
-    assert len(cases) >= 25
-    script = (
-        (Path(web.__file__).parent / "answers.js").read_text(encoding="utf-8")
-        + """
-        const { cases } = JSON.parse(require("fs").readFileSync(0));
+    said = in_node(
+        "answers.js",
+        DIRECTIONS,
+        """
         const told = cases.map(({ direction, pose, label }) => {
           const logit = direction.symmetry.map((_, k) => (k === label ? 1 : -1)),
             poses = Float32Array.from(direction.symmetry.flatMap((_, k) => (k === label ? pose : [7, 7, 7]))),
@@ -198,10 +202,8 @@ def test_the_page_says_directions_as_the_shared_cases_say() -> None:
           return answerOf(logit, manifest, poses).direction;
         });
         const words = told.map((one) => one && directionWords(one));
-        console.log(JSON.stringify({ told, words }));"""
+        console.log(JSON.stringify({ told, words }));""",
     )
-    done = subprocess.run([str(NODE), "-e", script], input=DIRECTIONS.read_bytes(), capture_output=True, check=True)
-    said = json.loads(done.stdout)
     for case, told, words in zip(cases, said["told"], said["words"], strict=True):
         expected = case["expected"]
         assert (told is None) == (expected is None), case["name"]
@@ -217,7 +219,7 @@ def test_the_page_renders_toys_as_python_does(tmp_path: Path) -> None:
     """Up to rounding: by 1 of 255, and on at most one pixel in a thousand, at edges, by more."""
     size, azimuths, elevations, lights = 96, (77,), (40,), (0, 3)
     toys = [toy(category, instance=3, seed=0) for category in range(len(CATEGORIES))]
-    described = {**scene.scene(size, "viewpoints"), "toys": [scene.described(one) for one in toys]}
+    described = {**page.scene(size, "viewpoints"), "toys": [page.described(one) for one in toys]}
     (tmp_path / "scene.json").write_text(json.dumps(described))
     script = (
         (Path(web.__file__).parent / "toys.js").read_text()
@@ -250,7 +252,7 @@ def test_a_page_answers_in_a_browser_as_libqcn_does(with_page: Bundle, browser: 
     path, golden = with_page.folder / "page.html", with_page.golden()
     rows = [int(np.argmax(golden.label == label)) for label in np.unique(golden.label[golden.label >= 0])]
     shown = [golden.image[row].transpose(1, 2, 0) for row in rows[: page.EXAMPLES]]
-    expected = [answer.logit for answer in qcn.load(with_page.folder, "native").predict(shown)]
+    expected = [answer.logit for answer in product.load(with_page.folder, "native").predict(shown)]
     for width, dark in ((1280, False), (390, True)):
         browser.show(path, width, dark)
         browser.wait_for("window.qcn && window.qcn.answers > 0")
@@ -306,11 +308,11 @@ def test_a_page_answers_in_a_browser_as_libqcn_does(with_page: Bundle, browser: 
 @pytest.mark.slow
 def test_a_compass_turns_in_a_browser(wasm: None, browser: Window, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    toys = bundle_of(tmp_path / "toys", qcn.create("qcn-tiny", in_channels=1, classes=3), 32, 32)
+    toys = bundle_of(tmp_path / "toys", product.create("qcn-tiny", in_channels=1, classes=3), 32, 32)
     folder = with_directions(toys, spreads=(100.0,)).folder
     pipeline.export(folder, None, ExportRequest(formats=("web",)), folder)
     shown = [image.transpose(1, 2, 0) for image in toys.golden().image[:2]]
-    first, second = (answer.direction for answer in qcn.load(folder, "native").predict(shown))
+    first, second = (answer.direction for answer in product.load(folder, "native").predict(shown))
     assert first and second and abs(first.azimuth - second.azimuth) > 1
     browser.show(folder / "page.html", 390)
     turns = []
@@ -328,7 +330,7 @@ def test_a_compass_turns_in_a_browser(wasm: None, browser: Window, tmp_path: Pat
 
 @pytest.mark.slow
 def test_a_toy_turns_in_a_browser(wasm: None, browser: Window, tmp_path: Path) -> None:
-    network = qcn.create("qcn-tiny", in_channels=2, classes=5)
+    network = product.create("qcn-tiny", in_channels=2, classes=5)
     folder = bundle_of(tmp_path / "toys", network, 32, 32).folder
     put_manifest(folder, (folder / MANIFEST).read_text().replace('"noise"', '"viewpoints-demo"'))
     pipeline.export(folder, None, ExportRequest(formats=("web",)), folder)

@@ -19,6 +19,7 @@ from qcn.calibrate.record import Calibration, ValueRange
 from qcn.data.preprocess import preprocess
 from qcn.data.spec import Preprocessing
 from qcn.export.bundle import WEIGHTS
+from qcn.export.bundle.golden import Evaluation
 from qcn.export.calibrated import precisions, write_calibrated
 from qcn.export.program.reference import Inputs, golden_of
 from qcn.names import CALIBRATION, MANIFEST
@@ -98,9 +99,9 @@ def of_other_network(workshop: Workshop) -> Any:
 def noisy(workshop: Workshop) -> Any:
     """Float32 answers a hundred times as far from the truth, so that a hundred times as much is allowed."""
     kept = workshop.golden
-    exact, single = kept.exact.answers, kept.single.answers
+    exact, single = kept.reference, kept.float32
     logit = (exact.logit + 100 * (single.logit - exact.logit)).astype(np.float32)
-    return replace(kept, single=replace(kept.single, answers=replace(single, logit=logit)))
+    return replace(kept, float32=Evaluation({**single.arrays, "logit": logit}))
 
 
 def noisy_half(workshop: Workshop) -> Any:

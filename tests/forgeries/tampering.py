@@ -15,9 +15,8 @@ import onnx
 
 from qcn.export.backends.triton.repository import write_files
 from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle, golden, weights
-from qcn.export.bundle.digest import manifest_sums
 from qcn.export.bundle.golden import Golden
-from qcn.export.bundle.manifest import MANIFEST_SHA256, Manifest
+from qcn.export.bundle.manifest import MANIFEST_SHA256, Manifest, manifest_sums
 from qcn.export.pipeline import FROM_RUN
 from qcn.export.program.program import Program
 from qcn.export.program.reference import evaluated, half_floors
@@ -80,7 +79,7 @@ def put_network(folder: Path, program: Program) -> None:
 def answered_by(program: Program, kept: Golden) -> Golden:
     """The golden images with the answers of a program in float32."""
     exact, single = evaluated(program, kept.input)
-    return replace(kept, exact=exact, single=single, floors=half_floors(program, kept.input))
+    return replace(kept, reference=exact, float32=single, floors=half_floors(program, kept.input))
 
 
 def edit_graph(folder: Path, file: str, change: Callable[[onnx.ModelProto], None]) -> None:

@@ -146,7 +146,7 @@ class Workshop:
         if any(one.file == file for one in Bundle.open(bundle).manifest.files):
             return
         if file == "model.tensorrt.onnx":  # which `qcn export --format trt` makes on its way to an engine
-            GRAPH.add(Job(Bundle.open(bundle), ExportRequest()))
+            Job(Bundle.open(bundle), ExportRequest()).add(GRAPH)
         else:
             results = export(bundle, None, ExportRequest(**FILES[file].options), self.data)[1]
             if results[0].reason:

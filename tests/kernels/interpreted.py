@@ -9,19 +9,23 @@ from typing import Any
 import pytest
 import torch
 from half_problems import check_plan, check_rounding
-from problems import Problem, check, check_rotations, extreme, problem
+from problems import (
+    Problem,
+    by,
+    check,
+    check_an_empty_batch,
+    check_refusals,
+    check_rotations,
+    extreme,
+    problem,
+    trained_layers,
+)
 from torch import Tensor
 
-from qcn.errors import UsageError
 from qcn.kernels import launch, triton_half
-from qcn.networks.model import QCN
-from qcn.networks.shipped import run_of
-from qcn.train import checkpoint
+from qcn.kernels.shapes import Layer
 
-
-def fused(p: Problem) -> list[Tensor]:
-    *out, statistics = launch.forward(*p.inputs, **p.options, save=True)
-    return [*out, *launch.backward(*p.inputs, statistics, *p.upstream, **p.options)]
+fused = by(launch)
 
 
 def first_image(p: Problem) -> Problem:
@@ -65,30 +69,12 @@ def test_a_child_far_from_every_parent() -> None:
     check(fused, p)
 
 
-def test_an_empty_batch() -> None:
-    p = problem(batch=1)
-    mean, active, *gradients = fused(
-        replace(p, pose=p.pose[:0], activation=p.activation[:0], upstream=tuple(x[:0] for x in p.upstream))
-    )
-    assert mean.shape == (0, 4, 3, 5, 4) and active.shape == (0, 4, 5, 4)
-    assert not any(x.any() for x in gradients)
-
-
-def test_rotations() -> None:
+def test_rotations_refusals_and_an_empty_batch() -> None:
     check_rotations(launch.rotation, launch.rotation_backward)
     parents_last = (36, 1, 12, 4)  # what torch.compile relies on, see test_operator.py
     assert launch.rotation(torch.randn(5, 4), torch.randn(5, 4, 3)).stride() == parents_last
-
-
-def test_wrong_shapes_are_refused() -> None:
-    p = problem((3, 3), batch=1)
-    *_, statistics = launch.forward(*p.inputs, **p.options, save=True)
-    with pytest.raises(UsageError, match="activation must be"):
-        launch.forward(p.pose, p.activation[:, :1], *p.inputs[2:], **p.options, save=False)
-    with pytest.raises(UsageError, match="grad_pose must be"):
-        launch.backward(*p.inputs, statistics, p.upstream[0][:, :1], p.upstream[1], **p.options)
-    with pytest.raises(UsageError, match="theta"):
-        launch.rotation(torch.zeros(2), torch.zeros(3, 3))
+    check_refusals(launch)
+    check_an_empty_batch(launch)
 
 
 class NoRepair:
@@ -100,7 +86,7 @@ class NoRepair:
 
 def in_half(p: Problem, split: int, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     monkeypatch.setattr(launch, "_half_split", lambda *_: split)
-    return list(launch.forward(*p.inputs, **p.options, save=False, half=True)[:2])
+    return list(launch.forward(p.inputs, p.layer, save=False, half=True)[:2])
 
 
 @pytest.mark.parametrize(
@@ -127,25 +113,8 @@ def test_half_precision_rounds_where_it_says(split: int, options: dict, monkeypa
 @torch.no_grad()
 def test_half_precision_routes_trained_layers_as_the_plan_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last two capsule layers of a network that ships, on what an image gives them; no window needs repair."""
-    network, _ = checkpoint.load_network(run_of("fashion-mnist-qcn"))
-    assert isinstance(network, QCN)
-    problems: list[Problem] = []
-
-    def keep(layer: Any, children: tuple[Tensor, Tensor]) -> None:
-        rotation, betas = layer.rotors("reference"), (layer.rotors.beta_u, layer.rotors.beta_a)
-        window, stride = tuple(children[0].shape[-2:]), 1
-        if rotation.dim() == 6:
-            window, stride = (layer.kernel, layer.kernel), layer.stride
-        else:  # the class layer
-            rotation = rotation[None, None]
-        problems.append(Problem(*children, rotation, *betas, window, stride, layer.iterations, layer.mode == "unit"))
-
-    for layer in (network.layers[-1], network.class_capsules):
-        layer.register_forward_pre_hook(keep)
-    torch.manual_seed(0)
-    network.eval()(torch.rand(1, network.in_channels, 32, 32))
     monkeypatch.setattr(launch, "repair_kernel", NoRepair())
-    for p in problems:
+    for p in trained_layers():
         check_plan(p, in_half(p, 2, monkeypatch))
 
 
@@ -188,12 +157,8 @@ def test_nan_in_nan_out_in_half_precision(monkeypatch: pytest.MonkeyPatch) -> No
 def test_with_gradients_it_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     p = problem((4, 4))
     monkeypatch.setattr(launch, "_half_split", lambda *_: 2)
-    for got, want in zip(
-        launch.forward(*p.inputs, **p.options, save=True, half=True),
-        launch.forward(*p.inputs, **p.options, save=True),
-        strict=True,
-    ):
-        assert torch.equal(got, want)
+    half, single = (launch.forward(p.inputs, p.layer, save=True, half=half) for half in (True, False))
+    assert all(torch.equal(got, want) for got, want in zip(half, single, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -212,6 +177,7 @@ def test_where_half_precision_runs(
     """On a GPU of 132 multiprocessors, as was timed on one."""
     monkeypatch.setattr(launch, "_multiprocessors", lambda _: 132)
     pose, rotation = torch.empty(1, channels, 3, size, size), torch.empty(window, window, channels, parents, 3, 3)
-    grid = (size - window + 1, size - window + 1)
-    geometry = launch._geometry(pose, rotation, (window, window), 1, grid, 2, False, False)
-    assert launch._half_split(geometry, batch * grid[0] * grid[1], pose.device) == split
+    side = size - window + 1
+    layer = Layer((window, window), 1, 2, False, False)
+    geometry = launch._geometry((pose, pose, rotation), layer, (1, parents, side, side))
+    assert launch._half_split(geometry, batch * side * side, pose.device) == split

@@ -5,13 +5,20 @@ No further from the float64 reference than four times what the float32 reference
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from types import ModuleType
+from typing import Any
 
+import pytest
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from qcn.errors import UsageError
+from qcn.kernels.shapes import Layer
+from qcn.networks.shipped import run_of
 from qcn.quaternion import rotation_matrix, rotor
-from qcn.routing import em_routing
+from qcn.routing import em_routing, in_windows
+from qcn.train.checkpoint import load_network
 
 NAMES = ("pose", "activation", "rotation", "beta_u", "beta_a")
 
@@ -37,8 +44,8 @@ class Problem:
         return [getattr(self, name) for name in NAMES]
 
     @property
-    def options(self) -> dict:
-        return {name: getattr(self, name) for name in ("window", "stride", "iterations", "unit", "logit")}
+    def layer(self) -> Layer:
+        return Layer(self.window, self.stride, self.iterations, self.unit, self.logit)
 
 
 def problem(
@@ -81,15 +88,9 @@ def problem(
 def unfolded(p: Problem, dtype: torch.dtype) -> tuple[list[Tensor], list[Tensor], tuple[int, ...]]:
     """The inputs in `dtype`, to differentiate by; what `em_routing` takes of all windows; their grid."""
     leaves = [x.to(dtype).requires_grad_() for x in p.inputs]
-    pose, activation, rotation, *betas = leaves
-    (kh, kw), s = p.window, p.stride
-    pose = pose.unfold(3, kh, s).unfold(4, kw, s)  # [B, C, 3, H', W', kh, kw]
-    activation = activation.unfold(2, kh, s).unfold(3, kw, s)
-    grid = (pose.shape[0], pose.shape[3], pose.shape[4])
-    pose = pose.permute(0, 3, 4, 5, 6, 1, 2).flatten(3, 5).flatten(0, 2)
-    activation = activation.permute(0, 2, 3, 4, 5, 1).flatten(3, 5).flatten(0, 2)
-    rotation = rotation.expand(kh, kw, *rotation.shape[2:]).flatten(0, 2)
-    return leaves, [pose, activation, rotation, *betas], grid
+    size = zip(p.pose.shape[-2:], p.window, strict=True)
+    grid = (len(p.pose), *((side - window) // p.stride + 1 for side, window in size))
+    return leaves, [*in_windows(*leaves[:3], p.window, p.stride), *leaves[3:]], grid
 
 
 def as_maps(mean: Tensor, active: Tensor, grid: tuple[int, ...]) -> list[Tensor]:
@@ -172,12 +173,13 @@ def check_an_odd_shape(fused: Callable[[Problem], list[Tensor]], data: st.DataOb
     check(fused, p, floor=3e-5 if few else 3e-6, grad_floor=1e-3 if few else None)
 
 
-def extreme(case: str, unit: bool, size: tuple[int, int] = (7, 6)) -> Problem:
-    p = problem(size, channels=4, iterations=3, unit=unit)
+def changed(p: Problem) -> dict[str, dict]:
+    """What makes a problem an extreme one, by case."""
     silent = torch.full_like(p.activation, 1e-6)
     silent[:, 0, ::3, ::3] = 1.0
     turned = torch.linalg.inv(p.rotation[:, :, :, 0]) @ torch.tensor([0.5, -1.0, 2.0])
-    changes: dict[str, dict] = {
+    one, size = {"pose": p.pose[:, :1], "activation": p.activation[:, :1]}, p.pose.shape[-2:]
+    return {
         "zeros": {"pose": torch.zeros_like(p.pose), "activation": torch.zeros_like(p.activation)},
         "equal poses": {"pose": torch.ones_like(p.pose)},
         "large poses": {"pose": 1e4 * p.pose},
@@ -185,30 +187,84 @@ def extreme(case: str, unit: bool, size: tuple[int, int] = (7, 6)) -> Problem:
         "silent": {"activation": torch.full_like(p.activation, 1e-30)},
         "sure and off": {"activation": (p.activation > 0.5).float()},
         "one loud child": {"activation": silent},
-        "one child": {"pose": p.pose[:, :1], "activation": p.activation[:, :1], "rotation": p.rotation[:1, :1, :1]},
-        "all agree": {"pose": turned.permute(2, 3, 0, 1)[None].contiguous(), "activation": p.activation[:1, :, :3, :3]},
+        "one child": {
+            **one,
+            "rotation": p.rotation[:1, :1, :1],
+            "window": (1, 1),
+            "upstream": (torch.ones(2, 4, 3, *size), torch.ones(2, 4, *size)),
+        },
+        "all agree": {
+            "pose": turned.permute(2, 3, 0, 1)[None].contiguous(),
+            "activation": p.activation[:1, :, :3, :3],
+            "upstream": (torch.ones(1, 4, 3, 1, 1), torch.ones(1, 4, 1, 1)),
+        },
         "far betas": {"beta_u": 1e3 * p.beta_u, "beta_a": 1e3 * p.beta_a},
     }
-    p = replace(p, **changes[case])
-    if case == "one child":
-        p = replace(p, window=(1, 1), upstream=tuple(torch.ones(2, 4, *x, *size) for x in ((3,), ())))
-    if case == "all agree":
-        p = replace(p, upstream=tuple(torch.ones(1, 4, *x, 1, 1) for x in ((3,), ())))
-    return p
 
 
-EXTREMES = (
-    "zeros",
-    "equal poses",
-    "large poses",
-    "far from zero",
-    "silent",
-    "sure and off",
-    "one loud child",
-    "one child",
-    "all agree",
-    "far betas",
-)
+def extreme(case: str, unit: bool, size: tuple[int, int] = (7, 6)) -> Problem:
+    p = problem(size, channels=4, iterations=3, unit=unit)
+    return replace(p, **changed(p)[case])
+
+
+EXTREMES = tuple(changed(problem()))
+
+
+def trained_layers() -> list[Problem]:
+    """The last two capsule layers of a network that ships, on what an image gives them."""
+    network, _ = load_network(run_of("fashion-mnist-qcn"))
+    problems: list[Problem] = []
+
+    def keep(layer: Any, children: tuple[Tensor, Tensor]) -> None:
+        rotation, betas = layer.rotors("reference"), (layer.rotors.beta_u, layer.rotors.beta_a)
+        window, stride, classes = tuple(children[0].shape[-2:]), 1, rotation.dim() == 4
+        if classes:
+            rotation = rotation[None, None]
+        else:
+            window, stride = (layer.kernel, layer.kernel), layer.stride
+        unit = layer.mode == "unit"
+        problems.append(Problem(*children, rotation, *betas, window, stride, layer.iterations, unit, classes))
+
+    for layer in (network.layers[-1], network.class_capsules):
+        layer.register_forward_pre_hook(keep)
+    torch.manual_seed(0)
+    network.eval()(torch.rand(1, network.in_channels, 32, 32))
+    return problems
+
+
+def by(kernels: ModuleType) -> Callable[[Problem], list[Tensor]]:
+    """Outputs and gradients by the kernels of a module."""
+
+    def fused(p: Problem) -> list[Tensor]:
+        *out, statistics = kernels.forward(p.inputs, p.layer, save=True)
+        return [*out, *kernels.backward(p.inputs, p.layer, statistics, *p.upstream)]
+
+    return fused
+
+
+def check_refusals(kernels: ModuleType) -> None:
+    """Shapes that do not fit, which a kernel would read past the end of."""
+    p = problem((3, 3), batch=1)
+    *_, statistics = kernels.forward(p.inputs, p.layer, save=True)
+    grad_pose, grad_activation = p.upstream
+    with pytest.raises(UsageError, match="activation must be"):
+        kernels.forward((p.pose, p.activation[:, :1], *p.inputs[2:]), p.layer, save=False)
+    with pytest.raises(UsageError, match="grad_pose must be"):
+        kernels.backward(p.inputs, p.layer, statistics, grad_pose[:, :1], grad_activation)
+    with pytest.raises(UsageError, match="statistics must be"):
+        kernels.backward(p.inputs, p.layer, statistics[:1], *p.upstream)
+    for axis in (torch.zeros(3, 3), torch.zeros(2)):
+        with pytest.raises(UsageError, match="theta"):
+            kernels.rotation(torch.zeros(2), axis)
+
+
+def check_an_empty_batch(kernels: ModuleType) -> None:
+    p = problem()
+    empty = replace(p, pose=p.pose[:0], activation=p.activation[:0], upstream=tuple(x[:0] for x in p.upstream))
+    mean, active, *gradients = by(kernels)(empty)
+    assert mean.shape == (0, 4, 3, 5, 4) and active.shape == (0, 4, 5, 4) and gradients[0].shape == empty.pose.shape
+    assert not any(x.any() for x in gradients)
+    assert kernels.forward(p.inputs, p.layer, save=False)[2].numel() == 0  # nothing is saved unless asked for
 
 
 def check_rotations(rotation: Callable[..., Tensor], backward: Callable[..., tuple[Tensor, Tensor]]) -> None:

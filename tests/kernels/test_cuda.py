@@ -88,7 +88,7 @@ def in_half(p: Problem, split: int, monkeypatch: pytest.MonkeyPatch) -> list[Ten
     from qcn.kernels import launch
 
     monkeypatch.setattr(launch, "_half_split", lambda *_: split)
-    return list(launch.forward(*on_gpu(p).inputs, **p.options, save=False, half=True)[:2])
+    return list(launch.forward(on_gpu(p).inputs, p.layer, save=False, half=True)[:2])
 
 
 @pytest.mark.parametrize("split", [1, 2, 4])

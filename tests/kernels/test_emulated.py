@@ -16,10 +16,7 @@ import numpy as np
 import pytest
 import torch
 from bundles import made_once
-
-from qcn.networks.model import QCN
-from qcn.networks.shipped import run_of
-from qcn.train import checkpoint
+from problems import Problem, trained_layers
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 H200 = (132, 232448, 233472, 9)  # Device of em_routing_cost.cuh
@@ -65,18 +62,9 @@ def test_routing_is_as_precise_as_the_plan_allows(program: Path) -> None:
 @torch.no_grad()
 def test_half_precision_routes_trained_layers_as_the_plan_allows(program: Path, tmp_path: Path) -> None:
     """The last two capsule layers of a network that ships, on what an image gives them."""
-    network, _ = checkpoint.load_network(run_of("fashion-mnist-qcn"))
-    assert isinstance(network, QCN)
-    files = []
-
-    def keep(layer: Any, children: tuple[torch.Tensor, torch.Tensor]) -> None:
-        files.append(tmp_path / f"layer-{len(files)}")
-        files[-1].write_bytes(problem(layer, children))
-
-    for layer in (network.layers[-1], network.class_capsules):
-        layer.register_forward_pre_hook(keep)
-    torch.manual_seed(0)
-    network.eval()(torch.rand(1, network.in_channels, 32, 32))
+    files = [tmp_path / f"layer-{number}" for number in range(2)]
+    for file, p in zip(files, trained_layers(), strict=True):
+        file.write_bytes(as_bytes(p))
     done = subprocess.run([program, *files], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("PASS") == len(files) == 2, done.stdout
@@ -107,14 +95,9 @@ def test_the_chosen_tile_and_arithmetic_are_nearly_the_fastest(tmp_path: Path) -
     assert {row["arithmetic"] for row in chosen} == {"single", "half"}
 
 
-def problem(layer: Any, children: tuple[torch.Tensor, torch.Tensor]) -> bytes:
+def as_bytes(p: Problem) -> bytes:
     """As emulated_routing.cpp reads it: the shape's numbers, then the arrays."""
-    pose, activation = children
-    rotation = layer.rotors("reference")
-    shared = rotation.dim() == 4  # of the class layer: [C, J, 3, 3]
-    window = tuple(pose.shape[-2:]) if shared else (layer.kernel, layer.kernel)
-    stride, unit = (1 if shared else layer.stride), layer.mode == "unit"
-    shape = (*pose.shape[:2], *pose.shape[-2:], *window, stride, rotation.shape[-3], layer.iterations)
-    flags = (shared, unit, shared)  # the last: the layer of the classes gives out logits
-    arrays = (pose, activation, rotation, layer.rotors.beta_u, layer.rotors.beta_a)
-    return np.int32(shape + flags).tobytes() + b"".join(x.numpy().astype(np.float32).tobytes() for x in arrays)
+    shared = p.rotation.shape[:2] == (1, 1)
+    shape = (*p.pose.shape[:2], *p.pose.shape[-2:], *p.window, p.stride, p.rotation.shape[3], p.iterations)
+    arrays = b"".join(x.numpy().astype(np.float32).tobytes() for x in p.inputs)
+    return np.int32(shape + (shared, p.unit, p.logit)).tobytes() + arrays

@@ -7,16 +7,22 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import EXTREMES, NAMES, Problem, check, check_an_odd_shape, check_rotations, extreme, problem
-from torch import Tensor
+from problems import (
+    EXTREMES,
+    NAMES,
+    by,
+    check,
+    check_an_empty_batch,
+    check_an_odd_shape,
+    check_refusals,
+    check_rotations,
+    extreme,
+    problem,
+)
 
-from qcn.errors import UsageError
 from qcn.kernels import native
 
-
-def fused(p: Problem) -> list[Tensor]:
-    *out, statistics = native.forward(*p.inputs, **p.options, save=True)
-    return [*out, *native.backward(*p.inputs, statistics, *p.upstream, **p.options)]
+fused = by(native)
 
 
 @pytest.mark.parametrize("unit", [False, True])
@@ -34,17 +40,17 @@ def test_odd_shapes(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("unit", [False, True])
-def test_a_layer_of_the_network(unit: bool) -> None:
-    check(fused, problem((10, 9), batch=2, channels=32, parents=16, window=(5, 5), unit=unit))
-
-
-def test_many_parents() -> None:
-    check(fused, problem((6, 6), parents=64, channels=5, iterations=3))
-
-
-@pytest.mark.parametrize("unit", [False, True])
-def test_the_class_layer(unit: bool) -> None:
-    check(fused, problem((4, 4), batch=6, channels=16, parents=5, window=(4, 4), shared=True, unit=unit, logit=True))
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"size": (10, 9), "channels": 32, "parents": 16, "window": (5, 5)},
+        {"size": (6, 6), "channels": 5, "parents": 64, "iterations": 3},
+        {"size": (4, 4), "batch": 6, "channels": 16, "parents": 5, "window": (4, 4), "shared": True, "logit": True},
+    ],
+    ids=["a layer of the network", "many parents", "the class layer"],
+)
+def test_layers(options: dict, unit: bool) -> None:
+    check(fused, problem(**options, unit=unit))
 
 
 @pytest.mark.parametrize("unit", [False, True])
@@ -89,25 +95,10 @@ def test_it_works_after_a_fork() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_rotations() -> None:
+def test_rotations_refusals_and_an_empty_batch() -> None:
     check_rotations(native.rotation, native.rotation_backward)
-    with pytest.raises(UsageError, match="theta"):
-        native.rotation(torch.zeros(2), torch.zeros(3, 3))
-    with pytest.raises(UsageError, match="theta"):
-        native.rotation(torch.zeros(2), torch.zeros(2))
-
-
-def test_an_empty_batch() -> None:
-    p = problem()
-    p = replace(p, pose=p.pose[:0], activation=p.activation[:0], upstream=tuple(x[:0] for x in p.upstream))
-    mean, active, by_pose, _, by_rotation, *_ = fused(p)
-    assert mean.shape == (0, 4, 3, 5, 4) and active.shape == (0, 4, 5, 4) and by_pose.shape == p.pose.shape
-    assert not by_rotation.any()
-
-
-def test_nothing_is_saved_unless_asked_for() -> None:
-    p = problem()
-    assert native.forward(*p.inputs, **p.options, save=False)[2].numel() == 0
+    check_refusals(native)
+    check_an_empty_batch(native)
 
 
 def test_tensors_need_not_be_contiguous() -> None:
@@ -115,15 +106,6 @@ def test_tensors_need_not_be_contiguous() -> None:
     turned = replace(p, pose=p.pose.mT.contiguous().mT, activation=p.activation.mT.contiguous().mT)
     assert not turned.pose.is_contiguous()
     assert torch.equal(fused(p)[0], fused(turned)[0])
-
-
-def test_gradients_of_another_shape_are_refused() -> None:
-    p = problem()
-    *_, statistics = native.forward(*p.inputs, **p.options, save=True)
-    with pytest.raises(UsageError, match="grad_pose must be"):
-        native.backward(*p.inputs, statistics, p.upstream[0][:, :1], p.upstream[1], **p.options)
-    with pytest.raises(UsageError, match="statistics must be"):
-        native.backward(*p.inputs, statistics[:1], *p.upstream, **p.options)
 
 
 def test_a_library_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

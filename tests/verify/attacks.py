@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 from qcn import create
-from qcn.export.backends.torch.pt2 import write_pt2
-from qcn.export.backends.torch.torchscript import METADATA
+from qcn.export.backends.torch.torchscript import METADATA, write_pt2
 from qcn.export.bundle import Bundle
 from qcn.export.pipeline import FROM_RUN
 from qcn.export.program.lower import lower

@@ -49,8 +49,7 @@ from qcn.export.backends.native.runner import NativeRunner
 from qcn.export.backends.onnx.build import build
 from qcn.export.backends.torch.interpreter import Interpreter
 from qcn.export.bundle import WEIGHTS, Bundle, weights
-from qcn.export.bundle.digest import manifest_sums
-from qcn.export.bundle.manifest import MANIFEST_SHA256, BundleSource, Manifest, ports
+from qcn.export.bundle.manifest import MANIFEST_SHA256, BundleSource, Manifest, manifest_sums, ports
 from qcn.export.calibrated import write_calibrated
 from qcn.export.pipeline import FROM_RUN
 from qcn.export.program.lower import lower

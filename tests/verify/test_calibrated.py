@@ -13,10 +13,10 @@ from command import Command
 from graphs import half_sums, half_variance, put_graph
 from PIL import Image
 from plants import calibrated
+from runners import model_at
 from styles import STYLES
 
 from qcn.errors import CheckFailed, UsageError
-from qcn.export.backends.model_file import ModelFile
 from qcn.export.backends.onnx.build import build
 from qcn.export.backends.receipts import receipts, require_met
 from qcn.export.backends.runner import Options
@@ -53,7 +53,7 @@ def test_a_page_of_a_calibrated_network_answers_as_its_plan_does(wasm: None, low
     assert code == 0 and "passed    web: page.html (int8)" in said, said
     answers = []
     for variant in ("simd", "plain"):
-        with WebRunner(ModelFile.at(low.folder / "page.html"), Options(), variant) as runner:
+        with WebRunner(model_at(low.folder / "page.html"), Options(), variant) as runner:
             answers.append(runner.infer(low.golden().input)["logit"])
     np.testing.assert_allclose(*answers, atol=1e-5)
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from bundles import bundle_of
 from command import Command
+from runners import create
 
 import qcn as product
 from qcn.errors import CheckFailed, UsageError
-from qcn.export.backends.candidates import create
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import Batch
 from qcn.export.program.program import Product
@@ -65,9 +65,9 @@ def test_answers_faults_and_damage(cnn: Bundle, qcn: Command) -> None:
     code, said = qcn("doctor", cnn.folder)
     assert code == 0 and "by ExecuTorch" in said, said
     path, images = cnn.folder / "model.pte", bundle.golden().input
-    load = "import sys, pathlib; from qcn.export.backends.candidates import create; "
-    load += "create('executorch', pathlib.Path(sys.argv[1]))"
-    ended = subprocess.run([sys.executable, "-c", f"{load}.open()", path], capture_output=True, text=True, check=True)
+    load = "import sys, pathlib; from qcn.export.backends.executorch.runner import *; "
+    load += "path = pathlib.Path(sys.argv[1]); ExecuTorchRunner(ModelFile(path, path.read_bytes()), Options()).open()"
+    ended = subprocess.run([sys.executable, "-c", load, path], capture_output=True, text=True, check=True)
     assert not ended.stdout and not ended.stderr  # of torchao, or of ARM's cores
     with create("executorch", path, threads=1) as runner:
         assert runner.name.startswith("executorch ") and runner.infer(images[:2])["logit"].shape == (2, 3)

@@ -113,26 +113,22 @@ def test_statistics_are_the_references(small: Bundle) -> None:
     found = layers(small, "fp32")
     assert [layer.op.name for layer in found] == ["capsules2", "classes"]
     for layer in found:
-        before, step = (
-            golden.exact.layers[layer.op.pose.removesuffix(".pose")],
-            golden.exact.steps[f"{layer.op.name}/iteration1"],
-        )
-        rows = len(step.mean)
-        mean, variance = statistics(layer, before.pose[:rows], before.activation[:rows])
+        arrays, step = golden.reference.arrays, f"{layer.op.name}/iteration1"
+        rows = len(arrays[f"{step}/mean"])
+        mean, variance = statistics(layer, arrays[layer.op.pose][:rows], arrays[layer.op.activation][:rows])
         # Rotations are float32 in the program, and float64 in the reference.
-        np.testing.assert_allclose(mean, step.mean, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(variance, step.variance, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(mean, arrays[f"{step}/mean"], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(variance, arrays[f"{step}/variance"], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_second_variances_are_those_of_votes_made_in_either_way(small: Bundle, way: Way) -> None:
     """And one that was rounded to float16 is not."""
     golden, layer = small.golden(), layers(small, "fp16")[0]
-    before = golden.exact.layers[layer.op.pose.removesuffix(".pose")]
     first, second = f"{layer.op.name}/iteration1", f"{layer.op.name}/iteration2"
-    children = tuple(
-        x[: len(golden.exact.steps[first].mean)].astype(np.float32) for x in (before.pose, before.activation)
-    )
+    arrays = golden.reference.arrays
+    rows = len(arrays[f"{first}/mean"])
+    children = tuple(arrays[name][:rows].astype(np.float32) for name in (layer.op.pose, layer.op.activation))
     even = statistics(layer, *children, type_=np.float32)
     mean, variance = statistics(layer, *children, even, np.float32, way)
     shown = {layer.op.pose: children[0], layer.op.activation: children[1]}

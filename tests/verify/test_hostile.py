@@ -87,7 +87,7 @@ def test_a_noisy_reference_is_no_judge(bundle: Bundle) -> None:
     moved = answers.float32.pose.copy()
     moved[0, 0, 0] += 1e-3 * np.abs(answers.reference.pose).max()
     with bundle.adding(GOLDEN, "golden", "fp64", FROM_RUN) as draft:
-        golden.write(draft.path, replace(answers, single=answering(answers.single, pose=moved)))
+        golden.write(draft.path, replace(answers, float32=answering(answers.float32, pose=moved)))
     with pytest.raises(CheckFailed, match="too noisy: its own pose in float32 is off by"):
         parity.verify(bundle, ["onnxruntime"], {})
     (verdict,) = parity.verify(bundle, ["onnxruntime"], tolerances(["pose:1e-5"], [], ["logit", "pose"]))

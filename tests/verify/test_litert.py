@@ -14,10 +14,11 @@ import torch
 from bundles import bundle_of, made_once
 from command import Command
 from plants import calibrated_program
+from runners import create
 
 import qcn as product
 from qcn.errors import CheckFailed, FellBack, MissingError, UsageError
-from qcn.export.backends.candidates import candidates, create
+from qcn.export.backends.candidates import candidates
 from qcn.export.backends.litert import precision
 from qcn.export.backends.litert.format import TFLITE
 from qcn.export.backends.receipts import receipts, require_met
@@ -73,7 +74,7 @@ def planned(base: Bundle, program: Program, folder: Path) -> Bundle:
 def put(bundle: Bundle, content: bytes, kind: Any = "fp32") -> None:
     """A file in the bundle, with its hashes."""
     rebuild = f"qcn export {BUNDLE} --format litert"
-    with bundle.adding(TFLITE.file_in(kind), "litert", kind, rebuild, batch=Batch(1, 8, 64)) as draft:
+    with bundle.adding(TFLITE.data.file_in(kind), "litert", kind, rebuild, batch=Batch(1, 8, 64)) as draft:
         draft.path.write_bytes(content)
 
 
@@ -133,8 +134,8 @@ def test_the_road_of_a_tflite(tiny: Bundle, qcn: Command) -> None:
 def test_images_and_answers_are_those_of_every_runner(tiny: Bundle, qcn: Command) -> None:
     assert qcn("export", tiny.folder, "--format", "litert", "--set", "every_layer")[0] == 0
     path, images = tiny.folder / "model.tflite", tiny.golden().input
-    open_it = "import sys, pathlib; from qcn.export.backends.candidates import create; "
-    open_it += "create('litert', pathlib.Path(sys.argv[1])).open()"
+    open_it = "import sys, pathlib; from qcn.export.backends.litert.runner import *; path = pathlib.Path(sys.argv[1]); "
+    open_it += "LiteRtRunner(ModelFile(path, path.read_bytes()), Options()).open()"
     ended = subprocess.run([sys.executable, "-c", open_it, path], capture_output=True, text=True, check=True)
     assert not ended.stdout and not ended.stderr  # of XNNPACK
     with create("litert", path, threads=2) as runner:
@@ -271,7 +272,7 @@ def test_int8_in_floats_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_not_made(tiny: Bundle, tmp_path: Path, qcn: Command) -> None:
     for options, due, says in (
         (("--precision", "fp16"), 3, "only made in fp32, not in fp16"),
-        (("--routing", "fused"), 2, "LiteRT has no fused routing"),
+        (("--routing", "fused"), 2, "--format litert has no fused routing"),
     ):
         code, said = qcn("export", tiny.folder, "--format", "litert", *options)
         assert code == due and says in " ".join(said.split()), said

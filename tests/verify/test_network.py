@@ -13,8 +13,7 @@ from plants import honest
 from test_report import benchmark, report, verdict
 
 from qcn.export.bundle import MANIFEST, Bundle
-from qcn.export.bundle.digest import manifest_sums
-from qcn.export.bundle.manifest import MANIFEST_SHA256
+from qcn.export.bundle.manifest import MANIFEST_SHA256, manifest_sums
 from qcn.networks.confidence import Confidence
 from qcn.storage import records
 from qcn.verify.parity.results import make_report, read_report

@@ -17,18 +17,18 @@ from command import Command
 from graphs import BATCH, graph, put_graph
 from onnx import ModelProto
 from plants import FAULTS, calibrated
+from runners import create
 from test_calibrated import altered
 
 import qcn as product
 from qcn.errors import CheckFailed, FellBack, MissingError, UsageError
 from qcn.export import pipeline
-from qcn.export.backends.candidates import capsule_layers, create
+from qcn.export.backends.candidates import capsule_layers
 from qcn.export.backends.format import Job
 from qcn.export.backends.onnx.format import graph_of
 from qcn.export.backends.openvino import runner as runner_module
 from qcn.export.backends.openvino.format import GRAPH
 from qcn.export.backends.openvino.ir import write_ir
-from qcn.export.backends.openvino.layers import STYLE
 from qcn.export.backends.receipts import receipts, require_met
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.bundle.manifest import file_of
@@ -49,7 +49,7 @@ def put_ir(bundle: Bundle, model: ModelProto, precision: Any = "fp32") -> None:
 
 def arranged(bundle: Bundle, precision: Any = "fp32") -> ModelProto:
     """The graph as OpenVINO is given it."""
-    return graph_of(Job(bundle, ExportRequest(precision=precision)), STYLE)
+    return graph_of(Job(bundle, ExportRequest(precision=precision)), "openvino.layers:STYLE")
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from bundles import answering
 from command import Command
+from runners import create
 
 from qcn.direction import Directions
 from qcn.errors import UsageError
-from qcn.export.backends.candidates import create
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.bundle.tolerance import FLOORS, TIES, floor_of, tie_band
 from qcn.kernels import native as native_kernels
@@ -85,7 +85,7 @@ def test_a_tie_is_no_flip(bundle: Bundle) -> None:
     exact = golden.reference.logit.copy()
     exact[3] = 0.5
     exact[3, 1] += 1e-12
-    tied = replace(golden, exact=answering(golden.exact, logit=exact))
+    tied = replace(golden, reference=answering(golden.reference, logit=exact))
     logit = exact.astype(np.float32)
     classes = bundle.manifest.classes
     found = flips(range(len(golden.rows)), logit, tied, classes, "fp32")
@@ -109,8 +109,8 @@ def test_the_tie_band_is_of_the_precision_and_never_all_there_is(bundle: Bundle,
         rounded[3] = near[3]
         close = replace(
             golden,
-            exact=answering(golden.exact, logit=near),
-            single=answering(golden.single, logit=rounded),
+            reference=answering(golden.reference, logit=near),
+            float32=answering(golden.float32, logit=rounded),
         )
         found = flips([3], np.eye(near.shape[1])[[0]], close, bundle.manifest.classes, precision)
         assert [flip.tie for flip in found] == [tie]
@@ -131,7 +131,7 @@ def test_the_angle_between_poses(bundle: Bundle) -> None:
     turn = np.radians(0.01)
     rotation = np.array([[np.cos(turn), -np.sin(turn), 0], [np.sin(turn), np.cos(turn), 0], [0, 0, 1]])
     flat = golden.reference.pose * [1, 1, 0]
-    poses = replace(golden, exact=answering(golden.exact, pose=flat))
+    poses = replace(golden, reference=answering(golden.reference, pose=flat))
     assert pose_degrees(flat @ rotation.T, poses) == pytest.approx(0.01, rel=1e-6)
 
 
@@ -154,8 +154,8 @@ def test_directions_may_turn_as_far_as_their_poses_may_be_off(bundle: Bundle) ->
 
 def test_a_network_without_poses_is_compared_by_its_logits(bundle: Bundle) -> None:
     golden = bundle.golden()
-    exact, single = (answering(one, pose=one.answers.pose[:, :, :0]) for one in (golden.exact, golden.single))
-    without = replace(golden, exact=exact, single=single)
+    exact, single = (answering(one, pose=one.pose[:, :, :0]) for one in (golden.reference, golden.float32))
+    without = replace(golden, reference=exact, float32=single)
     assert without.outputs == ("logit",)
     found = compare({"logit": golden.float32.logit}, without, "fp32", {})
     assert found.keys() == {"logit"} and found["logit"].passed

@@ -24,8 +24,7 @@ from qcn.export.backends.format import format_of
 from qcn.export.backends.onnx.build import build
 from qcn.export.backends.onnx.precision import convolutions
 from qcn.export.backends.precision import Seen
-from qcn.export.backends.torch.pt2 import write_pt2
-from qcn.export.backends.torch.torchscript import write_torchscript
+from qcn.export.backends.torch.torchscript import write_pt2, write_torchscript
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import file_of
 from qcn.export.pipeline import FROM_RUN

@@ -171,7 +171,7 @@ def test_the_page_shows_what_the_network_sees_and_from_where(bundle: Bundle, tmp
     logit, pose = np.zeros_like(golden.reference.logit), np.zeros_like(golden.reference.pose)
     labels = np.full_like(golden.label, -1)  # of an edge case
     labels[:3], logit[:3, 3], pose[:3, 3] = (3, 4, 5), 9.0, ((0, 2, 0), (0, -2, 0), (2, 0, 2))
-    golden = replace(golden, label=labels, exact=answering(golden.exact, logit=logit, pose=pose))
+    golden = replace(golden, label=labels, reference=answering(golden.reference, logit=logit, pose=pose))
     directions = Directions((1,) * 10, True, (), (30.0,))
     manifest = replace(bundle.manifest, direction=directions, known=None)
     left, right, front = shown = answers(manifest, golden)

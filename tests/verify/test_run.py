@@ -63,15 +63,17 @@ def moved(quantity: str, by: float) -> Callable[[Golden], Golden]:
         values[3].flat[0] += by * float(
             np.abs(getattr(golden.float32, quantity) - getattr(golden.reference, quantity)).max()
         )
-        return replace(golden, exact=answering(golden.exact, **{quantity: values}))
+        return replace(golden, reference=answering(golden.reference, **{quantity: values}))
 
     return change
 
 
 def other_layer(golden: Golden) -> Golden:
     """What the second capsule layer gives, a thousandth larger: it would mislead the search for a fault."""
-    named = golden.exact.named()
-    return replace(golden, exact=Evaluation.of({**named, "capsules2.pose": named["capsules2.pose"] * 1.001}))
+    return replace(
+        golden,
+        reference=answering(golden.reference, **{"capsules2.pose": golden.reference.arrays["capsules2.pose"] * 1.001}),
+    )
 
 
 def other_input(golden: Golden) -> Golden:
@@ -86,12 +88,12 @@ def fewer(*left_out: int) -> Callable[[Golden], Golden]:
     def change(golden: Golden) -> Golden:
         kept = [row for row in range(len(golden.rows)) if row not in left_out]
         exact, single = (
-            Evaluation.of({name: x if "/" in name else x[kept] for name, x in of.named().items()})
-            for of in (golden.exact, golden.single)
+            Evaluation({name: x if "/" in name else x[kept] for name, x in of.arrays.items()})
+            for of in (golden.reference, golden.float32)
         )
         rows = tuple(golden.rows[row] for row in kept)
         arrays = {name: getattr(golden, name)[kept] for name in ("image", "label", "input")}
-        return replace(golden, rows=rows, **arrays, exact=exact, single=single)
+        return replace(golden, rows=rows, **arrays, reference=exact, float32=single)
 
     return change
 

@@ -17,8 +17,9 @@ from test_report import EVIL, IMAGES, MACHINE, record, speed, verdict
 from qcn.data.imageset import ImageSet, Views
 from qcn.direction import Directions, direction_vector
 from qcn.errors import CheckFailed, MissingError, UsageError
-from qcn.evaluate import evaluate
+from qcn.evaluate.evaluation import evaluate
 from qcn.evaluate.rates import Answers
+from qcn.evaluate.request import Request
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import Batch, BundleSource
 from qcn.export.pipeline import FROM_RUN
@@ -314,7 +315,8 @@ def test_directions_are_asked_of_networks_and_images_that_have_them(
 
 
 def evaluated(bundle: Bundle, pictures: Path, data: Path) -> Share:
-    (result,) = evaluate(bundle.folder, str(pictures), data, data / "evaluation", backend="onnxruntime")
+    request = Request(str(pictures), data_dir=data, out=data / "evaluation", backend="onnxruntime")
+    (result,) = evaluate(bundle.folder, request).results
     return Share.count(result.overall.total - result.overall.wrong, result.overall.total)
 
 

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 from bundles import put_manifest
 from fake_engine import SHAPE, FakeContext, FakeCuda, fake_runtime
+from runners import create
 from small_graphs import write_graph
 
 from qcn.errors import MissingError, UsageError
 from qcn.export import targets
-from qcn.export.backends.candidates import candidates, create
+from qcn.export.backends.candidates import candidates
 from qcn.export.backends.tensorrt import runner as runner_module
 from qcn.export.backends.tensorrt.build import BuildRequest, TensorRT, build, find
-from qcn.export.backends.tensorrt.cuda_memory import Cuda
+from qcn.export.backends.tensorrt.runner import Cuda
 from qcn.export.bundle import MANIFEST, Bundle
 from qcn.export.bundle.manifest import Batch
 from qcn.export.pipeline import FROM_RUN
@@ -150,22 +151,13 @@ def test_a_plan_that_tensorrt_refuses(
 
 
 @pytest.mark.usefixtures("machine")
-def test_facts_of_another_kind_are_refused(tmp_path: Path) -> None:
-    path = write_engine(tmp_path)
-    for text, message in (("{", "is not JSON"), ("[]", "a JSON list")):
-        path.with_suffix(".json").write_text(text)
-        with pytest.raises(UsageError, match=message):
-            create("tensorrt", path).open()
-
-
-@pytest.mark.usefixtures("machine")
 def test_the_facts_are_those_that_a_bundle_keeps(bundle: Bundle) -> None:
     """Not a file of this test's making: else the two could agree on what no bundle has."""
     with bundle.adding("engines/other.engine", "trt", "fp16", FROM_RUN, batch=Batch(1, 4, 8)) as draft:
         draft.path.write_bytes(b"plan")
         draft.facts = {**FACTS, "gpu": "Orin", "sm": 87}
     with pytest.raises(MissingError, match="was built for Orin, sm87; here is NVIDIA H200, sm90"):
-        create("tensorrt", bundle.folder / "engines" / "other.engine").open()
+        candidates(bundle, ["tensorrt"])[0].runner(bundle).open()
 
 
 @pytest.mark.usefixtures("machine")

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from runners import create
 
-from qcn.export.backends.candidates import candidates, create
+from qcn.export.backends.candidates import candidates
 from qcn.export.backends.torch.torchscript import write_torchscript
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.pipeline import FROM_RUN

@@ -169,7 +169,7 @@ def test_a_child_in_a_loop_ends_with_its_parent(small: Bundle) -> None:
         "from qcn.export.backends.runner import Options\nfrom qcn.export.backends.isolated import IsolatedRunner\n"
         "from qcn.export.backends.model_file import ModelFile\n"
         "from qcn.export.backends.onnx.runner import OnnxRuntimeRunner\n"
-        "inner = OnnxRuntimeRunner(ModelFile.at(Path(sys.argv[1])), Options())\n"
+        "path = Path(sys.argv[1])\ninner = OnnxRuntimeRunner(ModelFile(path, path.read_bytes()), Options())\n"
         "runner = IsolatedRunner(inner, 'onnxruntime', carries_code=False)\n"
         "runner.open()\nprint(runner.process, flush=True)\n"
         "runner.infer(np.zeros((1, 3, 24, 24), np.float32))\n"
@@ -220,7 +220,7 @@ def test_answers_are_those_of_the_same_runner_here(small: Bundle) -> None:
 
 REPLY = """
 import os, sys, time
-to, out = map(int, sys.argv[1:])
+out = int(sys.argv[1])
 def reply(head=b'{"arrays": []}', body=b"", lengths=None):
     os.write(out, b"".join(n.to_bytes(8, "little") for n in lengths or (len(head), len(body))) + head + body)
 """
@@ -233,7 +233,7 @@ def reply(head=b'{"arrays": []}', body=b"", lengths=None):
         ("os.abort()", "it was ended by SIGABRT"),
         ("raise KeyError('\\x1b[2J')", r"ended by itself, with 1, and gave no answer; its last words: KeyError"),
         ("", "no answer within 1 seconds"),
-        ("os.close(out)", "closed its pipes"),
+        ("os.close(out)", "closed its channel"),
         ("reply(lengths=(1 << 62, 0))", "too long"),
         ("reply(lengths=(2, 1 << 62))", "too long"),
         ("reply(lengths=(2, 1 << 30))", "no answer within"),
@@ -360,7 +360,7 @@ def test_a_child_is_given_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     reported = json.loads(str(raised.value))
     assert "GITHUB_TOKEN" not in reported["env"] and "QCN_ONNXRUNTIME_OPS" in reported["env"]
     assert ("GLIBC_TUNABLES" in reported["env"]) == thrifty  # the memory of what is timed is left as it is
-    assert len(reported["fds"]) == 6  # three standard ones, two pipes, and the list itself
+    assert len(reported["fds"]) == 5  # three standard ones, its channel, and the list itself
     assert reported["cwd"] == "/" and reported["stdin"] == "" and reported["group"]
     assert (
         "" not in reported["path"]
@@ -384,9 +384,8 @@ def test_what_a_child_starts_ends_with_it(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_child_that_crashes_leaves_a_verdict(small: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     crash = isolated.START.replace(
-        "serve(*map",
-        "import os, qcn.export.backends.onnx.runner as o\n"
-        "o.OnnxRuntimeRunner.infer = lambda *_: os.abort()\nserve(*map",
+        "serve(int",
+        "import os, qcn.export.backends.onnx.runner as o\no.OnnxRuntimeRunner.infer = lambda *_: os.abort()\nserve(int",
     )
     monkeypatch.setattr(isolated, "START", crash)
     (verdict,) = parity.verify(small, ["onnxruntime"], {})

@@ -1,6 +1,6 @@
 """ExecuTorch, for phones and small devices: model.pte, for one batch size, in float32."""
 
-from qcn.export.backends.definition import IN_GRAPHS, Backend, FileFormat, Piece, Registration
+from qcn.export.backends.definition import Backend, FileFormat, Piece, Registration
 
 INSTALL = "pip install executorch"
 
@@ -12,7 +12,7 @@ REGISTRATION = Registration(
             "executorch.format:PTE",
             precisions=("fp32",),  # its half precision cannot be read from the file
             calibrated=False,
-            options=IN_GRAPHS,
+            options=("batch",),
             hints=dict.fromkeys(("pte", "xnnpack", "mobile"), "phones run --format executorch"),
         ),
     ),

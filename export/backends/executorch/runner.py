@@ -1,18 +1,20 @@
 """A .pte file on the CPU, by ExecuTorch's runtime for Python, which needs torch."""
 
-import importlib
 import json
+import logging
 import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qcn.errors import MissingError, UsageError
+from qcn.errors import UsageError
 from qcn.export.backends.executorch import INSTALL
-from qcn.export.backends.executorch.facts import quiet
 from qcn.export.backends.model_file import ModelFile
-from qcn.export.backends.runner import Options, Runner, muted
+from qcn.export.backends.runner import Options, Runner, check_shape, imported, muted
 
 
 class ExecuTorchRunner(Runner):
@@ -28,16 +30,13 @@ class ExecuTorchRunner(Runner):
         self._one_at_a_time = threading.Lock()
 
     def load_backend(self) -> None:
-        try:
-            with quiet():
-                importlib.import_module("executorch.runtime")
-            from executorch.extension.pybindings import portable_lib
-            from executorch.version import __version__
-        except ImportError as error:
-            raise MissingError(f"ExecuTorch is not installed, or only in part ({error}): {INSTALL}") from error
+        with quiet():
+            imported("executorch.runtime", "ExecuTorch", INSTALL)
+        portable_lib = imported("executorch.extension.pybindings.portable_lib", "ExecuTorch", INSTALL)
+        version = imported("executorch.version", "ExecuTorch", INSTALL).__version__
         with muted():  # on ARM, ExecuTorch says by which files it counts the processor's cores
             portable_lib._threadpool_get_thread_count()
-        self.name = f"executorch {__version__.partition('+')[0]} (cpu)"
+        self.name = f"executorch {version.partition('+')[0]} (cpu)"
 
     def open(self) -> None:
         self.load_backend()
@@ -65,14 +64,12 @@ class ExecuTorchRunner(Runner):
     def infer(self, images: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
         import torch
 
-        if self._method is None:
-            raise UsageError(f"the runner of {self.path} is not open")
-        if list(images.shape) != self._takes:
-            raise UsageError(f"images are {list(images.shape)}, {self.path} takes {self._takes}")
+        method = self.opened(self._method)
+        check_shape(self.path, images, self._takes)
         batch = torch.from_numpy(np.ascontiguousarray(images, np.float32))
         try:
             with self._one_at_a_time:
-                answers = [answer.numpy().copy() for answer in self._method.execute([batch])]
+                answers = [answer.numpy().copy() for answer in method.execute([batch])]
         except RuntimeError as error:
             raise UsageError(f"{self.name} cannot run {self.path}: {error}") from error
         if len(answers) != len(self._outputs):
@@ -81,3 +78,16 @@ class ExecuTorchRunner(Runner):
 
     def close(self) -> None:
         self._method = self._program = None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the warnings of torchao, torch and ExecuTorch about their own internals."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

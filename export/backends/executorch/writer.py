@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from qcn.export.backends.executorch.facts import quiet
+from qcn.export.backends.executorch.runner import quiet
 from qcn.export.backends.torch.interpreter import Interpreter, facts_of
 from qcn.export.program.program import Program
 

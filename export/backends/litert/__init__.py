@@ -10,8 +10,9 @@ REGISTRATION = Registration(
             "litert",
             "model*.tflite",
             "litert.format:TFLITE",
+            "litert.precision:read",
             precisions=("fp32", "fp16", "int8"),  # fp16: a plan of capsule layers alone, whose votes are float32 here
-            options=("batch", "routing"),
+            options=("batch",),
             hints=dict.fromkeys(
                 ("tflite", "lite", "tensorflow", "android"), "LiteRT's model.tflite is --format litert"
             ),
@@ -26,7 +27,7 @@ REGISTRATION = Registration(
             isolated=True,
             loads=True,
             lowers=("int8",),
-            receipts="litert.receipts:receipts",
+            receipts="litert.runner:receipts",
         ),
     ),
     pieces=(Piece("LiteRT", "TensorFlow Lite files (--format litert)", INSTALL, ("ai-edge-litert",)),),

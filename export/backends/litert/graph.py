@@ -31,6 +31,10 @@ ONE_OPTIONS = {  # where they are not named for the operator, or several share t
     "MAXIMUM": "MaximumMinimumOptions",
     "BATCH_MATMUL": "BatchMatMulOptions",
 }
+CONVOLUTIONS: dict[bool, tuple[str, dict[str, int]]] = {  # by whether they are depthwise, with their options
+    False: ("CONV_2D", {}),
+    True: ("DEPTHWISE_CONV_2D", {"depthMultiplier": 1}),
+}
 WITHOUT_OPTIONS = ("LOG", "SQRT", "RELU", "ROUND")
 
 
@@ -124,7 +128,7 @@ class LiteGraph:
         return self.node("RESHAPE", name, whole, x, self.integers(f"{name}.shape", *shape), newShape=list(shape))
 
     def copy(self, name: str, x: LiteTensor, shape: Shape) -> LiteTensor:
-        """Of [B, numbers] as [B, *shape], always by an operator."""
+        """Reshape [B, numbers] to [B, *shape], always by an operator."""
         return self.node(
             "RESHAPE", name, (self.images, *shape), x, self.integers("shape", -1, *shape), newShape=[-1, *shape]
         )
@@ -142,7 +146,7 @@ class LiteGraph:
         return self.node("GATHER", name, shape, x, self.integers(f"{name}.places", *places), axis=axis)
 
     def channels(self, name: str, x: LiteTensor, start: int, end: int) -> LiteTensor:
-        """Those of a map [B, H, W, C] from `start` to before `end`."""
+        """Slice the channels of a map [B, H, W, C], from `start` to before `end`."""
         if (start, end) == (0, x.shape[3]):
             return x
         limits = self.integers(f"{name}.start", 0, 0, 0, start), self.integers(f"{name}.end", 0, 0, 0, end)
@@ -161,24 +165,19 @@ class LiteGraph:
         ending: Ending = "none",
         depthwise: bool = False,
     ) -> LiteTensor:
-        """Of a map [B, H, W, C] with a kernel [out, k, k, C], or depthwise with one [1, k, k, C], padded with zeros."""
+        """Convolve a map [B, H, W, C] by a kernel [out, k, k, C], or depthwise [1, k, k, C], padded with zeros."""
         window = kernel.shape[1:3]
         same = stride == 1 and {2 * padding + 1} == set(window)
         if padding and not same:
             x = self.pad(f"{name}.padded", x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
         weights = self.constant(f"{name}.weight", kernel), self.constant(f"{name}.bias", bias)
         how: dict[str, Any] = {"window": window, "stride": stride, "same": same, "ending": ending}
-        return self.convolved(name, x, *weights, depthwise=depthwise, out=len(bias), **how)
-
-    def convolved(self, name: str, *inputs: LiteTensor, depthwise: bool, **how: Any) -> LiteTensor:
-        """The operator of a convolution, with the arguments of `slide`."""
-        if depthwise:
-            return self.slide("DEPTHWISE_CONV_2D", name, *inputs, **how, options={"depthMultiplier": 1})
-        return self.slide("CONV_2D", name, *inputs, **how)
+        return self.slide(*CONVOLUTIONS[depthwise], name, x, *weights, out=len(bias), **how)
 
     def slide(
         self,
         op: str,
+        options: Mapping[str, int],
         name: str,
         *inputs: LiteTensor,
         out: int,
@@ -186,7 +185,6 @@ class LiteGraph:
         stride: int,
         same: bool = False,
         ending: Ending = "none",
-        options: Mapping[str, int] | None = None,
     ) -> LiteTensor:
         """An operator whose window slides over a map [B, H, W, C]; `same` pads it so that it keeps its size."""
         sides = inputs[0].shape[1:3]
@@ -194,10 +192,10 @@ class LiteGraph:
             sides = tuple((side - reach) // stride + 1 for side, reach in zip(sides, window, strict=True))
         padding = schema.Padding.SAME if same else schema.Padding.VALID
         slides = {"padding": padding, "strideH": stride, "strideW": stride, "fusedActivationFunction": fused(ending)}
-        return self.node(op, name, (self.images, *sides, out), *inputs, **slides, **(options or {}))
+        return self.node(op, name, (self.images, *sides, out), *inputs, **slides, **options)
 
     def pad(self, name: str, x: LiteTensor, rims: Sequence[tuple[int, int]]) -> LiteTensor:
-        """With zeros before and behind each side."""
+        """Pad each side with zeros, before and behind."""
         shape = tuple(side + before + behind for side, (before, behind) in zip(x.shape, rims, strict=True))
         return self.node("PAD", name, shape, x, self.constant(f"{name}.rims", np.array(rims, np.int32)))
 
@@ -207,7 +205,7 @@ class LiteGraph:
         return self.binary("DIV", name, one, self.binary("ADD", f"{name}.one_more", power, one))
 
     def end(self, x: LiteTensor, ending: Ending) -> LiteTensor:
-        """What is left of an operation's ending: a ReLU or ReLU6 is fused into the operator before."""
+        """Apply a sigmoid ending; a ReLU or ReLU6 is fused into the operator before."""
         return self.sigmoid("sigmoid", x) if ending == "sigmoid" else x
 
     def file(

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from qcn.export.backends.litert.graph import LiteGraph, LiteTensor, fused
+from qcn.export.backends.litert.graph import CONVOLUTIONS, LiteGraph, LiteTensor, fused
 from qcn.export.backends.litert.precision import MARKS
 from qcn.export.program.program import Array, Ending
 
@@ -38,7 +38,7 @@ def convolution(
     ending: Ending,
     depthwise: bool = False,
 ) -> LiteTensor:
-    """Of rounded maps [B, H, W, C] with int8 kernels [out, k, k, C]; `scales` [out] are the steps of sums and bias.
+    """Convolve rounded maps [B, H, W, C] by int8 kernels [out, k, k, C]; `scales` [out] are the steps of sums and bias.
 
     A depthwise one, with kernels [1, k, k, C], makes maps of the marks too, which are left out.
     """
@@ -48,14 +48,14 @@ def convolution(
     weight = g.constant(f"{name}.weight", _unmarked(kernel), scales, axis=3 if depthwise else 0)
     inputs = (maps, weight, _scaled(g, name, bias, scales))
     how: dict[str, Any] = {"window": kernel.shape[1:3], "stride": stride, "ending": ending}
-    out = g.convolved(name, *inputs, depthwise=depthwise, out=len(bias), **how)
+    out = g.slide(*CONVOLUTIONS[depthwise], name, *inputs, out=len(bias), **how)
     return g.channels(f"{name}.maps", out, 0, kernel.shape[3]) if depthwise else out
 
 
 def linear(
     g: LiteGraph, name: str, q: LiteTensor, weight: Array, scales: Array, bias: Array, ending: Ending
 ) -> LiteTensor:
-    """Of rounded numbers [B, K] with an int8 weight [units, K].
+    """Multiply rounded numbers [B, K] by an int8 weight [units, K].
 
     Not every runtime takes a scale per unit here: that of the weight is 1, and each unit is scaled thereafter.
     """
@@ -71,7 +71,7 @@ def _scaled(g: LiteGraph, name: str, bias: Array, scales: Array) -> LiteTensor:
 
 
 def _marked(g: LiteGraph, name: str, x: LiteTensor, rims: tuple[tuple[int, int], ...]) -> LiteTensor:
-    """With zeros around it, and the marks behind its last side."""
+    """Pad with zeros, and append the marks to the last side."""
     padded = g.pad(f"{name}.padded", x, (*rims, (0, len(MARKS))))
     marks = np.array([0.0] * x.shape[-1] + [*MARKS], np.float32)
     return g.binary("ADD", f"{name}.marked", padded, g.constant(f"{name}.marks", marks))
@@ -84,7 +84,7 @@ def _unmarked(weight: Array) -> Array:
 
 @functools.cache
 def multiplies_integers() -> bool:
-    """Whether LiteRT rounds the inputs of int8 weights here. In integers nothing is left of 0.4, in floats all is."""
+    """Whether LiteRT rounds the inputs of int8 weights here: in integers 0.4 becomes 0, in floats it stays 0.4."""
     from ai_edge_litert.interpreter import Interpreter
 
     g, one = LiteGraph(batch=1), np.ones(1, np.float32)

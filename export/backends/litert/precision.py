@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterator
 
 from qcn.errors import UsageError
-from qcn.export.backends.products import MOST_BYTES, Products
+from qcn.export.backends.precision import MOST_BYTES, Products
 
 IDENTIFIER = b"TFL3"
 MOST = 1 << 16  # operators or tensors; ours have hundreds
@@ -42,7 +42,7 @@ class Table:
             yield Table(self.content, at + self._number("I", at))
 
     def _list(self, slot: int) -> tuple[int, int]:
-        """Where a list starts, and how many it has."""
+        """The start of a list, and its length."""
         if not (place := self._field(slot)):
             return 0, 0
         place += self._number("I", place)

@@ -7,11 +7,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qcn.errors import FellBack, MissingError, UsageError
+from qcn.errors import FellBack, UsageError
+from qcn.export.backends import FORMATS
 from qcn.export.backends.litert import INSTALL
 from qcn.export.backends.litert.precision import read
 from qcn.export.backends.model_file import ModelFile
-from qcn.export.backends.runner import Options, Runner, muted
+from qcn.export.backends.precision import seen
+from qcn.export.backends.receipts import Receipt
+from qcn.export.backends.runner import Options, Runner, check_shape, imported, muted
+from qcn.export.bundle import Bundle
+from qcn.export.program.program import Convolution, Product, Route
 from qcn.packages import version
 from qcn.terminal.text import one_line
 
@@ -29,10 +34,7 @@ class LiteRtRunner(Runner):
         self._one_at_a_time = threading.Lock()
 
     def load_backend(self) -> None:
-        try:
-            import ai_edge_litert.interpreter  # noqa: F401
-        except ImportError as error:
-            raise MissingError(f"LiteRT is not installed, or only in part ({error}): {INSTALL}") from error
+        imported("ai_edge_litert.interpreter", "LiteRT", INSTALL)
         self.name = f"litert {version('ai_edge_litert')} (cpu)"
 
     def open(self) -> None:
@@ -66,15 +68,11 @@ class LiteRtRunner(Runner):
         self._interpreter = interpreter
 
     def infer(self, images: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
-        if self._interpreter is None:
-            raise UsageError(f"the runner of {self.path} is not open")
-        if len(self._takes) != images.ndim or any(
-            side not in (got, "batch") for side, got in zip(self._takes, images.shape, strict=True)
-        ):
-            raise UsageError(f"images are {list(images.shape)}, {self.path} takes {self._takes}")
+        interpreter = self.opened(self._interpreter)
+        check_shape(self.path, images, self._takes)
         with self._one_at_a_time:
             try:
-                return self._infer(self._interpreter, np.ascontiguousarray(images, np.float32))
+                return self._infer(interpreter, np.ascontiguousarray(images, np.float32))
             except (RuntimeError, ValueError) as error:
                 self._size = ()
                 message = one_line(str(error), 500)
@@ -91,3 +89,30 @@ class LiteRtRunner(Runner):
 
     def close(self) -> None:
         self._interpreter = None
+
+
+def receipts(bundle: Bundle) -> list[Receipt]:
+    """What LiteRT runs each operation in: what the file says, if LiteRT is seen to multiply int8 weights in integers.
+
+    Votes are float32 in every plan.
+    """
+    imported("ai_edge_litert.interpreter", "LiteRT", INSTALL)
+    from qcn.export.backends.litert.integers import multiplies_integers
+
+    program, kind = bundle.program(), FORMATS["litert"]
+    content = bundle.read(bundle.find(kind.file_in(program.precision)))
+    as_planned = seen(read, content, program, kind.routing).precision == program.precision
+    result = []
+    for op in program.operations:
+        if isinstance(op, Route):
+            result.append(Receipt(op.name, op.precision, "fp32", "BATCH_MATMUL"))
+        elif isinstance(op, Product):
+            ran = op.precision if as_planned and multiplies_integers() else "fp32"
+            result.append(Receipt(op.name, op.precision, ran, _operator(op)))
+    return result
+
+
+def _operator(op: Product) -> str:
+    if isinstance(op, Convolution):
+        return "DEPTHWISE_CONV_2D" if op.depthwise else "CONV_2D"
+    return "FULLY_CONNECTED"

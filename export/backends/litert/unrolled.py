@@ -65,7 +65,7 @@ class UnrolledLayer:
         return g.reshape("pose.map", mean, -1, rows, columns, 3 * self.J), active
 
     def first_m_step(self, pose: LiteTensor, activation: LiteTensor, votes: LiteTensor, active: LiteTensor) -> Parents:
-        """Where each child is shared out evenly."""
+        """The first M-step, in which each child is shared out evenly."""
         g, C, area = self.g, self.C, self.height * self.width
         axes = g.reshape("axes", pose, -1, area, C, 3)
         weighted = g.binary("MUL", "weighted", axes, g.reshape("weights", activation, -1, area, C, 1))
@@ -90,7 +90,7 @@ class UnrolledLayer:
         return self._parents(mass, safe, mean, g.binary("SUB", "spread", squares, mean_square))
 
     def _products(self, name: str, maps: LiteTensor, kernel: Array) -> LiteTensor:
-        """Of maps [B, H·W, C, x] with a kernel [a, b, h, w, C, x], shared out among parents -> [a, 1, N, b].
+        """Convolve maps [B, H·W, C, x] by a kernel [a, b, h, w, C, x], shared out among parents -> [a, 1, N, b].
 
         XNNPACK adds up to 4,800 products one behind the other, with a rounding each. So they are made in parts of fewer
         children, which are then added.

@@ -1,7 +1,7 @@
 """A program as a LiteRT model. Maps are [B, H, W, C] in it; images and answers are as those of model.onnx."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,18 +10,8 @@ from qcn.errors import UsageError
 from qcn.export.backends.litert import integers
 from qcn.export.backends.litert.graph import LiteGraph, LiteTensor, fused
 from qcn.export.backends.litert.unrolled import UnrolledLayer
-from qcn.export.program.program import (
-    Affine,
-    Array,
-    Convolution,
-    Linear,
-    Operation,
-    Pool,
-    Product,
-    Program,
-    Route,
-    Sum,
-)
+from qcn.export.program import operations as ops
+from qcn.export.program.program import Array, Program
 
 
 def write(
@@ -41,7 +31,7 @@ def write(
 
 
 class _Writer:
-    """Adds operations to a graph; `values` are those that are there, by their names in the program.
+    """Adds operations to a graph, each by the method of its name; `values` are those that are there, by theirs.
 
     A map [C, H, W] is [B, H, W, C], poses [C, 3, H, W] are [B, H, W, 3C], and numbers [K] are [B, K].
     """
@@ -51,22 +41,14 @@ class _Writer:
         self.image = self.g.tensor(program.input.name, (self.g.images, *program.input.shape))
         self.values = {program.input.name: self.g.transpose("image.map", self.image, 0, 2, 3, 1)}
         self._rounded: dict[tuple[int, float], LiteTensor] = {}
-        self._write: dict[type[Operation], Callable[[Any, list[LiteTensor]], tuple[LiteTensor, ...]]] = {
-            Affine: self._affine,
-            Convolution: self._convolution,
-            Sum: self._sum,
-            Pool: self._pool,
-            Linear: self._linear,
-            Route: self._route,
-        }
 
-    def write(self, operation: Operation) -> None:
+    def write(self, operation: ops.Operation) -> None:
         """Add an operation."""
-        if isinstance(operation, Product) and operation.precision not in ("fp32", "int8"):
+        if isinstance(operation, ops.Product) and operation.precision not in ("fp32", "int8"):
             raise UsageError(f"LiteRT has no {operation.op} in {operation.precision}, as '{operation.name}' is")
         inputs = [self.values[name] for name in operation.reads]
         with self.g.scope(operation.name.replace(".", "/")):
-            outputs = self._write[type(operation)](operation, inputs)
+            outputs = getattr(self, f"_{operation.op}")(operation, inputs)
         self.values |= {value.name: tensor for value, tensor in zip(operation.outputs, outputs, strict=True)}
 
     def answer(self, name: str, value: str, shape: tuple[int, ...]) -> LiteTensor:
@@ -83,7 +65,7 @@ class _Writer:
             x = g.transpose("in_order", g.reshape("places", x, -1, places, count // places), 0, 2, 1)
         return g.reshape("flat", x, -1, count)
 
-    def _affine(self, op: Affine, inputs: list[LiteTensor]) -> tuple[LiteTensor, ...]:
+    def _affine(self, op: ops.Affine, inputs: list[LiteTensor]) -> tuple[LiteTensor, ...]:
         g = self.g
         scale, shift = (
             g.constant(role, self._array(name)) for role, name in (("scale", op.scale), ("shift", op.shift))
@@ -92,7 +74,7 @@ class _Writer:
         out = g.binary("ADD", "shifted", scaled, shift, fusedActivationFunction=fused(op.ending))
         return (g.end(out, op.ending),)
 
-    def _convolution(self, op: Convolution, inputs: list[LiteTensor]) -> tuple[LiteTensor, ...]:
+    def _convolution(self, op: ops.Convolution, inputs: list[LiteTensor]) -> tuple[LiteTensor, ...]:
         g = self.g
         order = (1, 2, 3, 0) if op.depthwise else (0, 2, 3, 1)
         parts: list[LiteTensor] = []
@@ -112,16 +94,16 @@ class _Writer:
             out = g.binary("ADD", "sum", *parts, fusedActivationFunction=fused(op.ending))
         return (g.end(out, op.ending),)
 
-    def _sum(self, op: Sum, inputs: list[LiteTensor]) -> tuple[LiteTensor, ...]:
+    def _sum(self, op: ops.Sum, inputs: list[LiteTensor]) -> tuple[LiteTensor, ...]:
         return (self.g.binary("ADD", "sum", *inputs),)
 
-    def _pool(self, op: Pool, inputs: list[LiteTensor]) -> tuple[LiteTensor, ...]:
+    def _pool(self, op: ops.Pool, inputs: list[LiteTensor]) -> tuple[LiteTensor, ...]:
         kind = {"max": "MAX_POOL_2D", "average": "AVERAGE_POOL_2D"}[op.kind]
         out, window = op.shape[0], (op.kernel, op.kernel)
         reach = {"filterHeight": op.kernel, "filterWidth": op.kernel}
-        return (self.g.slide(kind, "pool", *inputs, out=out, window=window, stride=op.stride, options=reach),)
+        return (self.g.slide(kind, reach, "pool", *inputs, out=out, window=window, stride=op.stride),)
 
-    def _linear(self, op: Linear, inputs: list[LiteTensor]) -> tuple[LiteTensor, ...]:
+    def _linear(self, op: ops.Linear, inputs: list[LiteTensor]) -> tuple[LiteTensor, ...]:
         g, x = self.g, self._in_order(op.input)
         weight, bias = self._array(op.weight), self._array(op.bias)
         if op.precision == "int8":
@@ -132,14 +114,14 @@ class _Writer:
         out = g.node("FULLY_CONNECTED", "linear", (g.images, *op.shape), *operands, fusedActivationFunction=last)
         return (g.end(out, op.ending),)
 
-    def _integers(self, op: Product, i: int, name: str, x: LiteTensor) -> tuple[LiteTensor, Array]:
+    def _integers(self, op: ops.Product, i: int, name: str, x: LiteTensor) -> tuple[LiteTensor, Array]:
         """An input rounded to integers, once for all who take it so, and the steps of its sums."""
         scale = op.input_scales[i]
         if (x.index, scale) not in self._rounded:
             self._rounded[x.index, scale] = integers.rounded(self.g, name, x, scale)
         return self._rounded[x.index, scale], np.float32(scale) * self._array(op.weight_scales[i])
 
-    def _route(self, op: Route, inputs: list[LiteTensor]) -> tuple[LiteTensor, ...]:
+    def _route(self, op: ops.Route, inputs: list[LiteTensor]) -> tuple[LiteTensor, ...]:
         program = self.program
         layer = UnrolledLayer(self.g, op, self.shapes[op.activation], program.arrays, program.rotation(op))
         return layer.write(*inputs)

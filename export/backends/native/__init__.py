@@ -20,7 +20,7 @@ REGISTRATION = Registration(
             "golden",
             "golden.safetensors",
             "native.format:GOLDEN",
-            exported=False,
+            made_by="native",
             precisions=("fp64",),
             part_of="bundle",
         ),

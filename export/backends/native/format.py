@@ -17,9 +17,6 @@ class Weights(Format):
         job.bundle.read(artefact)
         return Made(self.name, artefact)
 
-    def seen(self, content: bytes, program: Program) -> Seen:
-        return seen_in(program)
-
     def support(self, artefact: Artefact, bundle: Bundle) -> Support:
         try:
             load_library("qcn_model_load_memory")
@@ -38,18 +35,8 @@ class GoldenAnswers(Format):
         return Support("intact", f"{len(bundle.golden().rows)} images with the reference's answers")
 
 
-def seen_in(program: Program) -> Seen:
-    """What the weights of a program compute in."""
-    if program.calibrated:
-        return Seen(program.precision)
-    result = {operation.precision for operation in program.operations}
-    return (
-        Seen(result.pop()) if len(result) == 1 else Seen(None, f"its operations are in {' and '.join(sorted(result))}")
-    )
-
-
 def library() -> str:
-    """Where libqcn is; empty where it is not."""
+    """The path of libqcn; empty if there is none."""
     try:
         return str(find_library())
     except MissingError:

@@ -39,12 +39,11 @@ class NativeRunner(Runner):
         self.name = f"libqcn ({self._model.backend_name})"
 
     def infer(self, images: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
-        if self._model is None or self._session is None:
-            raise UsageError(f"the runner of {self.folder} is not open")
-        if images.shape[1:] != self._model.input:
-            raise UsageError(f"images are {list(images.shape)}, the network takes {list(self._model.input)}")
+        model, session = self.opened(self._model), self.opened(self._session)
+        if images.shape[1:] != model.input:
+            raise UsageError(f"images are {list(images.shape)}, the network takes {list(model.input)}")
         self._layers = {}
-        logit, pose = self._session.infer(np.ascontiguousarray(images, np.float32))
+        logit, pose = session.infer(np.ascontiguousarray(images, np.float32))
         inside = {name: np.concatenate(parts) for name, parts in self._layers.items()}
         return {"logit": logit, **({} if pose is None else {"pose": pose}), **inside}
 
@@ -63,9 +62,8 @@ class NativeRunner(Runner):
 
     def preprocess(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Images [B, C, H, W] as the network sees them, by libqcn's own pre-processing."""
-        if self._model is None:
-            raise UsageError(f"the runner of {self.folder} is not open")
-        return np.stack([self._model.preprocess(image_of(image.transpose(1, 2, 0))) for image in images])
+        model = self.opened(self._model)
+        return np.stack([model.preprocess(image_of(image.transpose(1, 2, 0))) for image in images])
 
     def close(self) -> None:
         for opened in (self._session, self._model):
@@ -77,7 +75,7 @@ class NativeRunner(Runner):
 def layer_arrays(
     name: str, statistics: NDArray[np.float32], pose: NDArray[np.float32], activation: NDArray[np.float32] | None
 ) -> dict[str, NDArray[np.float32]]:
-    """What libqcn shows of a layer (`qcn_layer` of qcn.h), laid out as `qcn.export.bundle.golden` has it.
+    """A layer's outputs from libqcn (`qcn_layer` of qcn.h), laid out as in `qcn.export.bundle.golden`.
 
     statistics [iterations, 7, parents, images, places], pose [images, parents, 3, h, w], activation [images, parents,
     h, w]; the class layer, which is the answer itself, has no activation.
@@ -89,7 +87,7 @@ def layer_arrays(
 
 
 def receipts(bundle: Bundle) -> list[Receipt]:
-    """What libqcn says of its operations itself."""
+    """libqcn reports the precision and kernel of each operation itself."""
     files = ModelFile.of_bundle(bundle, bundle.find(WEIGHTS)).files
     model = NativeModel(files, bundle.folder, backend="native", self_test=0)
     try:

@@ -72,27 +72,19 @@ def build(
 
 
 class _Writer:
-    """Adds operations to a graph; `values` are those that are there, by their names in the program."""
+    """Adds operations to a graph, each by the method of its name; `values` are those that are there, by theirs."""
 
     def __init__(self, program: Program, opset: int, style: Style) -> None:
         self.program, self.style, self.shapes = program, style, program.shapes
         self.g = OnnxGraph(opset)
         self.values = {program.input.name: GraphValue(program.input.name, TensorProto.FLOAT)}
-        self._write: dict[type[Operation], Callable[[Any, list[GraphValue], int], tuple[GraphValue, ...]]] = {
-            Affine: self._affine,
-            Convolution: self._convolution,
-            Sum: self._sum,
-            Pool: self._pool,
-            Linear: self._linear,
-            Route: self._route,
-        }
 
     def write(self, operation: Operation) -> None:
         """Add an operation. Its nodes are named below its own name, with a slash for every dot."""
         type_ = TYPES.get(operation.precision, TensorProto.FLOAT)  # int8: floats go in and come out
         inputs = [self.values[name] for name in operation.reads]
         with self.g.scope(operation.name.replace(".", "/")):
-            outputs = self._write[type(operation)](operation, inputs, type_)
+            outputs = getattr(self, f"_{operation.op}")(operation, inputs, type_)
         self.values |= {value.name: tensor for value, tensor in zip(operation.outputs, outputs, strict=True)}
 
     def _affine(self, op: Affine, inputs: list[GraphValue], type_: int) -> tuple[GraphValue, ...]:

@@ -8,7 +8,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import numpy_helper
 
-from qcn.export.backends.differences import alike
+from qcn.export.backends.format import alike
 from qcn.terminal.text import readable
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _graph_differences(model: "ModelProto", ours: "ModelProto") -> Iterator[str]
 
 
 def _same_numbers(tensor: "TensorProto", ours: "TensorProto") -> bool:
-    """Whether a stranger's weight is ours but for the last digits; one that is kept in another file is not."""
+    """Whether a stranger's weight equals ours up to the last digits; one stored in another file does not."""
     if tensor.data_type != ours.data_type or tensor.HasField("data_location") or tensor.external_data:
         return False
     try:

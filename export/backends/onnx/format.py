@@ -4,67 +4,52 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qcn.export.backends.definition import Device
-from qcn.export.backends.format import Format, Job, Made, Support, need
+from qcn.export.backends.definition import Device, load
+from qcn.export.backends.format import Format, Job, Made, Support
 from qcn.export.backends.onnx import INSTALL
-from qcn.export.backends.onnx.precision import read
 from qcn.export.backends.onnx.runner import FIX, cannot
-from qcn.export.backends.products import Products
 from qcn.export.bundle import Artefact, Bundle
 from qcn.export.targets import this_gpu
-from qcn.packages import distribution, installed, package_version, version
+from qcn.packages import distribution, package_version
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from qcn.export.backends.onnx.build import Style
+
+# What writes graphs, for `Format.needs`.
+ONNX = ("onnx", "writing ONNX needs the onnx package", "pip install onnx")
 
 
 class OnnxFile(Format):
-    """The graph as ONNX Runtime is fastest with. `made_by` is the --format that makes it."""
+    """A graph in a `style` (`onnx.build`): this one is what ONNX Runtime is fastest with."""
 
-    made_by = "onnx"
-
-    def style(self) -> "Style":
-        from qcn.export.backends.onnx.build import UNROLLED
-
-        return UNROLLED
+    package, title, install = "onnxruntime", "ONNX Runtime", INSTALL
+    needs = (ONNX,)
+    style = "onnx.build:UNROLLED"
 
     def make(self, job: Job) -> Made:
-        return Made(self.name, (FUSED_GRAPH if job.request.routing == "fused" else self).add(job))
-
-    def add(self, job: Job) -> Artefact:
-        """Write the graph in this style into the bundle. One that is only for an engine is made with it."""
-        need_onnx()
-        return job.add(self, job.request.batch, job.command(self.made_by))
+        return Made(self.name, job.add(FUSED_GRAPH if job.request.routing == "fused" else self))
 
     def fitting(self, job: Job) -> Artefact:
         """The bundle's graph in this style if it will do, else a new one."""
         request, bundle = job.request, job.bundle
         for artefact in bundle.manifest.files:
-            if artefact.file == self.file_in(job.precision) and artefact.batch is not None:
+            if artefact.file == self.data.file_in(job.precision) and artefact.batch is not None:
                 open_batch = artefact.batch.min < artefact.batch.max
                 layers_shown = len(artefact.facts.get("outputs", ())) > len(bundle.manifest.outputs)
                 opset_fits = request.opset in (None, artefact.facts.get("opset"))
-                if (
-                    (open_batch or artefact.batch == request.batch)
-                    and layers_shown == request.every_layer
-                    and opset_fits
-                ):
+                batch_fits = open_batch or artefact.batch == request.batch
+                if batch_fits and opset_fits and layers_shown == request.every_layer:
                     return artefact
-        return self.add(job)
+        return job.add(self)
 
     def write(self, job: Job, path: Path) -> dict[str, Any]:
-        need_onnx()
         import onnx
 
-        model = graph_of(job, self.style())
+        model = graph_of(job, self.style)
         onnx.save(model, path)
         outputs = [output.name for output in model.graph.output]
         return {"opset": model.opset_import[0].version, "nodes": len(model.graph.node), "outputs": outputs}
-
-    def products(self, content: bytes) -> Products:
-        return read(content)
 
     def difference(self, bundle: Bundle, artefact: Artefact, content: bytes, rebuilt: Path) -> str:
         from qcn.export.backends.onnx.difference import graph_difference
@@ -72,39 +57,29 @@ class OnnxFile(Format):
         return graph_difference(content, rebuilt.read_bytes())
 
     def support(self, artefact: Artefact, bundle: Bundle) -> Support:
-        if not installed("onnxruntime"):
-            return Support("cannot", "onnxruntime is not installed", INSTALL)
-        device: Device = "cuda" if this_gpu() and distribution("onnxruntime") == "onnxruntime-gpu" else "cpu"
-        if why := cannot(artefact.precision, device):
-            return Support("cannot", why, FIX)
-        return Support("runs", f"by ONNX Runtime {version('onnxruntime')}")
+        device: Device = "cuda" if this_gpu() and distribution(self.package) == "onnxruntime-gpu" else "cpu"
+        runs, why = super().support(artefact, bundle), cannot(artefact.precision, device)
+        return Support("cannot", why, FIX) if runs.state == "runs" and why else runs
 
 
 class FusedGraph(OnnxFile):
     """One custom node per capsule layer, and in it the unrolled graph for runtimes without the node."""
 
-    def style(self) -> "Style":
-        from qcn.export.backends.onnx.build import FUSED
-
-        return FUSED
+    style = "onnx.build:FUSED"
 
     def support(self, artefact: Artefact, bundle: Bundle) -> Support:
         plain = super().support(artefact, bundle)
         return replace(plain, reason=f"{plain.reason}, as the unrolled graph in it") if plain.state == "runs" else plain
 
 
-def need_onnx() -> None:
-    need("onnx", "writing ONNX needs the onnx package", "pip install onnx")
-
-
-def graph_of(job: Job, style: "Style") -> "ModelProto":
-    """The graph of a job, in a style."""
+def graph_of(job: Job, style: str) -> "ModelProto":
+    """The graph of a job, in the style that FOLDER.MODULE:NAME has."""
     from qcn.export.backends.onnx.build import build
 
     request = job.request
     return build(
         job.program,
-        style=style,
+        style=load(style),
         batch=request.batch.min if request.batch.min == request.batch.max else None,
         opset=request.opset_of(job.precision),
         every_layer=request.every_layer,

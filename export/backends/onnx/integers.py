@@ -67,7 +67,7 @@ def _quantise(g: OnnxGraph, name: str, x: GraphValue, scale: Array) -> tuple[Gra
 
 
 def _paired(g: OnnxGraph, name: str, x: GraphValue, scale: Array) -> GraphValue:
-    """What int8 leaves of a value, in float32."""
+    """Quantise a value to int8 and back to float32."""
     integers = _quantise(g, name, x, scale)
     return g.node("DequantizeLinear", f"{name}.pair", *integers, type=TensorProto.FLOAT, **_axis(scale))
 

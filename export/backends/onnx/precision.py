@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from qcn.errors import UsageError
 from qcn.export.backends.onnx.proto import INT64, UNKNOWN, Key, Node, StoredGraph, parse
-from qcn.export.backends.products import MOST_BYTES, Products
+from qcn.export.backends.precision import MOST_BYTES, Products
 
 # TensorProto.DataType. Whole numbers and truth values are indices and shapes: they say nothing of the precision.
 TYPES = {1: "float32", 10: "float16", 11: "float64", 16: "bfloat16", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16"}

@@ -1,23 +1,45 @@
 """An ONNX file by its protobuf alone, without the onnx package: what device machines read of a graph.
 
-https://github.com/onnx/onnx/blob/main/onnx/onnx.proto has the numbers of the fields.
+https://github.com/onnx/onnx/blob/main/onnx/onnx.proto has the messages and the numbers of their fields.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 UNKNOWN, INT64 = 0, 7  # of TensorProto.DataType
-FUNCTIONS = 25  # ModelProto.functions
 Key = tuple[str, str, str]  # of a function: domain, name, overload
+Fields = Mapping[int, tuple[str, Any]]
+
+# What is read of a message, by the number of the field: its name, and its kind, or the fields of the message in it.
+NUMBER, NUMBERS, TEXT, ANYTHING = "number", "numbers", "text", "anything"
+TENSOR: Fields = {1: ("dims", NUMBERS), 2: ("type", NUMBER), 8: ("name", TEXT)}
+TYPE: Fields = {1: ("tensor", {1: ("element", NUMBER)})}
+VALUE: Fields = {1: ("name", TEXT), 2: ("type", TYPE)}
+ATTRIBUTE: Fields = {
+    **{1: ("name", TEXT), 3: ("number", NUMBER), 5: ("tensor", TENSOR)},
+    **{6: ("graph", ANYTHING), 11: ("graph", ANYTHING)},
+}
+NODE: Fields = {
+    **{1: ("input", TEXT), 2: ("output", TEXT), 3: ("name", TEXT), 4: ("operator", TEXT)},
+    **{5: ("attribute", ATTRIBUTE), 7: ("domain", TEXT), 8: ("overload", TEXT)},
+}
+GRAPH: Fields = {1: ("node", NODE), 5: ("initializer", TENSOR), 11: ("input", VALUE), 12: ("output", VALUE)}
+FUNCTION: Fields = {
+    **{1: ("name", TEXT), 4: ("input", TEXT), 5: ("output", TEXT), 7: ("node", NODE)},
+    **{10: ("domain", TEXT), 13: ("overload", TEXT)},
+}
+FUNCTIONS = 25
+MODEL: Fields = {7: ("graph", GRAPH), FUNCTIONS: ("function", FUNCTION)}
 
 
 @dataclass
 class Node:
-    name: str = ""
-    operator: str = ""
-    key: Key = ("", "", "")  # of the function that it may call
-    inputs: list[str] = field(default_factory=list)
-    outputs: list[str] = field(default_factory=list)
+    name: str
+    operator: str
+    key: Key  # of the function that it may call
+    inputs: list[str]
+    outputs: list[str]
     to: int = UNKNOWN  # the type that an attribute names, or that of the constant in it
     shape: tuple[int, ...] = ()  # of that constant
     nested: bool = False  # has graphs inside
@@ -25,7 +47,7 @@ class Node:
 
 @dataclass
 class StoredGraph:
-    """Of the model, or of a function in it. `given` are types by name, `shapes` those of the weights."""
+    """The graph of the model, or of a function in it. `given` are types by name, `shapes` those of the weights."""
 
     nodes: list[Node] = field(default_factory=list)
     inputs: list[str] = field(default_factory=list)
@@ -33,23 +55,56 @@ class StoredGraph:
     given: dict[str, int] = field(default_factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
-    def add(self, node: Node) -> None:
-        self.nodes.append(node)
-        if node.operator == "Constant" and node.outputs:
-            self.shapes[node.outputs[0]] = node.shape
+
+class Message:
+    """A message as it was read: `last` of a field, as protobuf has it where there should be one, or `all` of it."""
+
+    def __init__(self, data: memoryview, fields: Fields) -> None:
+        self.values: dict[str, list[Any]] = {}
+        for number, value, _, inside, end in _places(data):
+            if number in fields:
+                name, kind = fields[number]
+                self.values.setdefault(name, []).extend(_read(kind, value, data[inside:end]))
+
+    def all(self, name: str) -> list[Any]:
+        return self.values.get(name, [])
+
+    def last(self, name: str, default: Any = "") -> Any:
+        return self.values[name][-1] if name in self.values else default
+
+
+def _read(kind: Any, value: int, content: memoryview) -> Iterator[Any]:
+    """The values in a field; a packed one has several numbers."""
+    if kind == NUMBERS and content:
+        place = 0
+        while place < len(content):
+            number, place = _number(content, place)
+            yield number
+    elif kind in (NUMBER, NUMBERS):
+        yield value
+    elif kind == TEXT:
+        yield bytes(content).decode("utf-8")
+    else:
+        yield content if kind == ANYTHING else Message(content, kind)
 
 
 def parse(model: bytes) -> tuple[StoredGraph, dict[Key, StoredGraph]]:
     """The graph of an ONNX file, and its functions; IndexError or ValueError where it is none."""
-    graph, functions = StoredGraph(), {}
-    for number, _, inner in _fields(memoryview(model)):
-        if number == 7:
-            graph = _graph(inner)
-        elif number == FUNCTIONS:
-            key, body = _function(inner)
-            functions[key] = body
-    if not graph.nodes:
+    whole = Message(memoryview(model), MODEL)
+    stored = whole.last("graph", None)
+    if stored is None or not stored.all("node"):
         raise ValueError("it has no nodes")
+    graph = _graph(stored, *([value.last("name") for value in stored.all(side)] for side in ("input", "output")))
+    for value in stored.all("input"):
+        types = (kind.last("tensor", None) for kind in value.all("type"))
+        graph.given[value.last("name")] = next((one.last("element", UNKNOWN) for one in types if one), UNKNOWN)
+    for tensor in stored.all("initializer"):
+        name = tensor.last("name")
+        graph.given[name], graph.shapes[name] = tensor.last("type", UNKNOWN), tuple(tensor.all("dims"))
+    functions = {}
+    for one in whole.all("function"):
+        key = (one.last("domain"), one.last("name"), one.last("overload"))
+        functions[key] = _graph(one, one.all("input"), one.all("output"))
     return graph, functions
 
 
@@ -62,110 +117,31 @@ def without_functions(model: bytes) -> bytes:
     return b"".join(model[start:end] for number, _, start, _, end in fields if number != FUNCTIONS)
 
 
-def _graph(data: memoryview) -> StoredGraph:
-    graph = StoredGraph()
-    for number, _, inner in _fields(data):
-        if number == 1:
-            graph.add(_node(inner))
-        elif number == 5:
-            name, type_, shape = _tensor(inner)
-            graph.given[name], graph.shapes[name] = type_, shape
-        elif number in (11, 12):
-            name, type_ = _value(inner)
-            (graph.inputs if number == 11 else graph.outputs).append(name)
-            if number == 11:
-                graph.given.setdefault(name, type_)
+def _graph(message: Message, inputs: list[str], outputs: list[str]) -> StoredGraph:
+    graph = StoredGraph([_node(one) for one in message.all("node")], inputs, outputs)
+    for node in graph.nodes:
+        if node.operator == "Constant" and node.outputs:
+            graph.shapes[node.outputs[0]] = node.shape
     return graph
 
 
-def _function(data: memoryview) -> tuple[Key, StoredGraph]:
-    graph, texts = StoredGraph(), {1: "", 10: "", 13: ""}
-    for number, _, inner in _fields(data):
-        if number in texts:
-            texts[number] = _text(inner)
-        elif number == 4:
-            graph.inputs.append(_text(inner))
-        elif number == 5:
-            graph.outputs.append(_text(inner))
-        elif number == 7:
-            graph.add(_node(inner))
-    return (texts[10], texts[1], texts[13]), graph
-
-
-def _node(data: memoryview) -> Node:
-    node, texts = Node(), {3: "", 4: "", 7: "", 8: ""}
-    for number, _, inner in _fields(data):
-        if number in (1, 2):
-            (node.inputs if number == 1 else node.outputs).append(_text(inner))
-        elif number in texts:
-            texts[number] = _text(inner)
-        elif number == 5:
-            _read_attribute(node, inner)
-    node.name, node.operator, node.key = texts[3], texts[4], (texts[7], texts[4], texts[8])
+def _node(message: Message) -> Node:
+    operator = message.last("operator")
+    key = (message.last("domain"), operator, message.last("overload"))
+    node = Node(message.last("name"), operator, key, message.all("input"), message.all("output"))
+    for attribute in message.all("attribute"):
+        if (name := attribute.last("name")) in ("to", "dtype"):
+            node.to = attribute.last("number", 0)
+        elif name in ("value_int", "value_ints"):
+            node.to = INT64
+        if tensor := attribute.last("tensor", None):
+            node.to, node.shape = tensor.last("type", UNKNOWN), tuple(tensor.all("dims")) or node.shape
+        node.nested = node.nested or bool(attribute.all("graph"))
     return node
 
 
-def _read_attribute(node: Node, data: memoryview) -> None:
-    """Keep the type that an attribute names, or type and shape of the constant in it."""
-    name, value, tensor = "", 0, None
-    for number, wire, inner in _fields(data):
-        if number == 1:
-            name = _text(inner)
-        elif number == 3:
-            value = wire
-        elif number == 5:
-            tensor = _tensor(inner)
-        elif number in (6, 11):
-            node.nested = True
-    if name in ("to", "dtype"):
-        node.to = value
-    elif name in ("value_int", "value_ints"):
-        node.to = INT64
-    if tensor is not None:
-        _, node.to, shape = tensor
-        node.shape = shape or node.shape
-
-
-def _tensor(data: memoryview) -> tuple[str, int, tuple[int, ...]]:
-    """Name, type and shape of a TensorProto; its numbers are left alone."""
-    name, type_, shape = "", UNKNOWN, list[int]()
-    for number, value, inner in _fields(data):
-        if number == 1:
-            if inner:  # packed
-                place = 0
-                while place < len(inner):
-                    side, place = _number(inner, place)
-                    shape.append(side)
-            else:
-                shape.append(value)
-        elif number == 2:
-            type_ = value
-        elif number == 8:
-            name = _text(inner)
-    return name, type_, tuple(shape)
-
-
-def _value(data: memoryview) -> tuple[str, int]:
-    """Name and element type of a ValueInfoProto."""
-    name, type_ = "", UNKNOWN
-    for number, _, inner in _fields(data):
-        if number == 1:
-            name = _text(inner)
-        elif number == 2:
-            for kind, _, tensor in _fields(inner):
-                for place, value, _ in _fields(tensor) if kind == 1 else ():
-                    type_ = value if place == 1 else type_
-    return name, type_
-
-
-def _fields(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
-    """Of each field its number, and its value if it is a whole number, else its bytes."""
-    for number, value, _, inside, end in _places(data):
-        yield number, value, data[inside:end]
-
-
 def _places(data: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
-    """Of each field its number, its value if it is a whole number; where it begins, its bytes begin, and it ends."""
+    """Per field: its number, its value if it is a whole number, and the places of its start, its bytes and its end."""
     place = 0
     while place < len(data):
         start = place
@@ -190,7 +166,3 @@ def _number(data: memoryview, place: int) -> tuple[int, int]:
         shift += 7
         if byte < 128 or shift > 63:
             return value, place
-
-
-def _text(data: memoryview) -> str:
-    return bytes(data).decode("utf-8")

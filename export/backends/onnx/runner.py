@@ -1,11 +1,12 @@
 """An ONNX file in ONNX Runtime, by the execution provider that was asked for and no other."""
 
 import importlib
+import json
 import os
 import re
-from collections.abc import Set
+import tempfile
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qcn.errors import MissingError, UsageError
+from qcn.export.backends import FORMATS
 from qcn.export.backends.definition import Device
 from qcn.export.backends.model_file import ModelFile
-from qcn.export.backends.runner import Options, Runner
+from qcn.export.backends.receipts import Receipt, receipt_of
+from qcn.export.backends.runner import Options, Runner, check_shape, imported
+from qcn.export.bundle import Bundle
+from qcn.export.program.program import Operation, Product, Route
 from qcn.packages import installed
 
 OPERATORS = "QCN_ONNXRUNTIME_OPS"  # environment variable: libqcn_onnxruntime.so, for fused graphs (deploy/onnxruntime)
 PROVIDERS: dict[Device, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _INSTALL: dict[Device, str] = {"cpu": "pip install onnxruntime", "cuda": "pip install onnxruntime-gpu"}
+TYPES = {"float": "fp32", "float16": "fp16", "bfloat16": "bf16", "int8": "int8"}
+_PROFILED = "_kernel_time"  # the end of a kernel's name in a profile
 FIX = "pip install onnxruntime-gpu, on a machine with a GPU"  # for what `cannot` names
 
 
@@ -31,10 +38,7 @@ def cannot(precision: str, device: Device) -> str:
 
 def load_onnxruntime(device: Device) -> Any:
     """ONNX Runtime, or what brings it."""
-    try:
-        return importlib.import_module("onnxruntime")
-    except ImportError as error:
-        raise MissingError(f"ONNX Runtime is not installed: {_INSTALL[device]}") from error
+    return imported("onnxruntime", "ONNX Runtime", _INSTALL[device])
 
 
 def session_options(onnxruntime: Any, own: Options) -> Any:
@@ -51,7 +55,7 @@ def session_options(onnxruntime: Any, own: Options) -> Any:
 
 @dataclass(frozen=True)
 class _Bound:
-    """What ONNX Runtime keeps on the GPU for one batch size, and the options to run it as a graph or not."""
+    """The memory on the GPU for one batch size, and the options to run as a CUDA graph or not."""
 
     images: Any
     binding: Any
@@ -120,22 +124,18 @@ class OnnxRuntimeRunner(Runner):
         self.name = f"onnxruntime {onnxruntime.__version__} ({by})"
 
     def infer(self, images: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+        port = self._input_for(images)
         if self.transfers:
             self.upload(images)
-            answer = self._answer_on_device
-        else:
-            feeds = {self._input_for(images).name: np.ascontiguousarray(images, np.float32)}
-            answer = partial(self._session.run, None, feeds)
         try:
-            values = answer()
+            if self.transfers:
+                self.enqueue()
+                values = self._current.binding.copy_outputs_to_cpu()
+            else:
+                values = self._session.run(None, {port.name: np.ascontiguousarray(images, np.float32)})
         except Exception as error:  # its errors have no common base but Exception
             raise UsageError(f"ONNX Runtime cannot run {self.path} on {list(images.shape)}: {error}") from error
         return as_steps(dict(zip((output.name for output in self._session.get_outputs()), values, strict=True)))
-
-    def _answer_on_device(self) -> list[NDArray[Any]]:
-        self.enqueue()
-        values: list[NDArray[Any]] = self._current.binding.copy_outputs_to_cpu()
-        return values
 
     def upload(self, images: NDArray[np.float32]) -> None:
         """Copy images to the GPU; they stay there, and so do the answers, for any number of `enqueue`."""
@@ -173,13 +173,8 @@ class OnnxRuntimeRunner(Runner):
 
     def _input_for(self, images: NDArray[np.float32]) -> Any:
         """The graph's input, if it takes these images."""
-        if self._session is None:
-            raise UsageError(f"the runner of {self.path} is not open")
-        port = self._session.get_inputs()[0]
-        if len(port.shape) != images.ndim or any(
-            isinstance(size, int) and size != got for size, got in zip(port.shape, images.shape, strict=True)
-        ):
-            raise UsageError(f"images are {list(images.shape)}, {self.path} takes {port.shape}")
+        port = self.opened(self._session).get_inputs()[0]
+        check_shape(self.path, images, port.shape)
         return port
 
     def close(self) -> None:
@@ -189,10 +184,7 @@ class OnnxRuntimeRunner(Runner):
 
 def _with_layers(graph: bytes, layers: tuple[str, ...]) -> bytes:
     """The graph with more outputs: its values are named for their places (`qcn.export.backends.onnx`)."""
-    try:
-        import onnx
-    except ImportError as error:
-        raise MissingError("looking into a graph needs the onnx package: pip install onnx") from error
+    onnx = imported("onnx", "onnx, which looks into graphs,", "pip install onnx")
     model = onnx.load_from_string(graph)
     there = {output for node in model.graph.node for output in node.output}
     for name, place in layer_values(there, layers).items():
@@ -205,7 +197,7 @@ def _with_layers(graph: bytes, layers: tuple[str, ...]) -> bytes:
 
 
 def layer_values(there: Set[str], layers: tuple[str, ...]) -> dict[str, str]:
-    """Of the values in a graph those that show its layers, by the names that a runner gives them."""
+    """Find the values in a graph that show its layers; keys are the names that a runner returns."""
     result = {}
     for layer in layers:
         for kind in ("pose", "activation"):
@@ -231,3 +223,35 @@ def as_steps(outputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         elif kind != "score":
             result[name] = value
     return result
+
+
+def receipts(bundle: Bundle) -> list[Receipt]:
+    """What ONNX Runtime runs each operation in: it is profiled on one image."""
+    program = bundle.program()
+    events = _profile(bundle.read(bundle.find(FORMATS["onnx"].file_in(program.precision))), program.input.shape)
+    return [_receipt(op, events) for op in program.operations if isinstance(op, Product | Route)]
+
+
+def _receipt(op: Operation, events: Sequence[dict[str, Any]]) -> Receipt:
+    """The receipt of an operation, from its convolutions or the votes of a capsule layer.
+
+    Those of a class layer's first iteration, `PLACE/iteration1/turned`, are float32 in every plan.
+    """
+    place = op.name.replace(".", "/")
+    names = ("turned",) if isinstance(op, Route) else ("conv", "skip", "gemm")
+    nodes = {f"{place}/{name}" for name in names}
+    own = [event for event in events if event["name"].removesuffix(_PROFILED).removesuffix("_nchwc") in nodes]
+    types = (kind for event in own for one in event["args"]["input_type_shape"][:2] for kind in one)
+    return receipt_of(op, types, (event["args"]["op_name"] for event in own), TYPES)
+
+
+def _profile(graph: bytes, shape: tuple[int, ...]) -> list[dict[str, Any]]:
+    """The kernels that ONNX Runtime calls for one image, and the types of what they are given."""
+    onnxruntime = load_onnxruntime("cpu")
+    with tempfile.TemporaryDirectory() as folder:
+        options = session_options(onnxruntime, Options())
+        options.enable_profiling, options.profile_file_prefix = True, str(Path(folder) / "profile")
+        session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        session.run(None, {session.get_inputs()[0].name: np.zeros((1, *shape), np.float32)})
+        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    return [event for event in events if event.get("cat") == "Node" and event["name"].endswith(_PROFILED)]

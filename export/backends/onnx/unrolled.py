@@ -167,7 +167,7 @@ class UnrolledLayer:
         return g.reshape("parents.pose", mean, 0, 0, 0, rows, columns), active
 
     def first_m_step(self, pose: GraphValue, activation: GraphValue) -> Parents:
-        """Where each child is shared out evenly."""
+        """The first M-step, in which each child is shared out evenly."""
         g, C, area = self.g, self.C, self.height * self.width
         axes = g.reshape("axes", pose, 0, C, 3, area)
         weighted = g.node("Mul", "weighted", axes, g.reshape("weights", activation, 0, C, 1, area))
@@ -203,13 +203,13 @@ class UnrolledLayer:
         return self._over_children("spread", g.node("Mul", "r_squared", squared, r))
 
     def _convolution(self, name: str, maps: GraphValue, kernel: GraphValue, planes: int) -> GraphValue:
-        """Of maps [B, C, x, H·W] of C·x planes with a kernel [3·J or 1, planes, h, w] -> [B, 3 or 1, J or 1, n]."""
+        """Convolve maps [B, C, x, H·W] (C·x planes) by a kernel [3·J or 1, planes, h, w] -> [B, 3 or 1, J or 1, n]."""
         maps = self.g.reshape(f"{name}.maps", maps, 0, planes, self.height, self.width)
         out = self._products(name, maps, kernel, planes)
         return self.g.reshape(name, out, 0, *((1, 1) if planes == 1 else (3, self.J)), self.n)
 
     def _products(self, name: str, maps: GraphValue, kernel: GraphValue, planes: int) -> GraphValue:
-        """Of maps [B, planes, H, W] with a kernel [parents, planes, h, w]."""
+        """Convolve maps [B, planes, H, W] by a kernel [parents, planes, h, w]."""
         return self.g.node("Conv", f"{name}.conv", maps, kernel, strides=[self.op.stride] * 2)
 
     def children(self, name: str, maps: GraphValue) -> GraphValue:

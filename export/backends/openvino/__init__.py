@@ -10,11 +10,12 @@ REGISTRATION = Registration(
             "openvino",
             "model*.xml",
             "openvino.format:GRAPH",
+            "openvino.precision:read",
             options=IN_GRAPHS,
             hints=dict.fromkeys(("ir", "vino", "intel"), "OpenVINO's IR is --format openvino"),
             routing=9,  # two of the three products of the first M-step are in 4 parts (`layers`)
         ),
-        FileFormat("openvino-weights", "model*.bin", "openvino.format:WEIGHTS", exported=False, part_of="openvino"),
+        FileFormat("openvino-weights", "model*.bin", "openvino.format:WEIGHTS", made_by="openvino", part_of="openvino"),
     ),
     backends=(
         Backend(

@@ -15,26 +15,18 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from qcn.errors import MissingError, UsageError
+from qcn.errors import UsageError
 from qcn.export.backends.openvino import INSTALL
 from qcn.export.backends.openvino.precision import parse
+from qcn.export.backends.runner import imported
 from qcn.terminal.text import readable
 
 WEIGHTS_SHA256 = ("qcn", "weights_sha256")  # where the graph says it, below rt_info
 
 
-def import_openvino() -> Any:
-    """The package, or what brings it."""
-    try:
-        import openvino
-    except ImportError as error:
-        raise MissingError(f"OpenVINO is not installed: {INSTALL}") from error
-    return openvino
-
-
 def write_ir(graph: bytes, path: Path) -> dict[str, Any]:
     """Write an ONNX graph to `path` (.xml) and its weights beside it (.bin); returns facts for the manifest."""
-    openvino = import_openvino()
+    openvino = imported("openvino", "OpenVINO", INSTALL)
     model = openvino.Core().read_model(graph)
     openvino.save_model(model, path, compress_to_fp16=False)
     weights = hashlib.sha256(path.with_suffix(".bin").read_bytes()).hexdigest()
@@ -81,7 +73,7 @@ def graph_difference(content: bytes, built: bytes) -> str:
 
 
 def _part(part: Element) -> tuple[str, dict[str, str], str]:
-    """What a part of a graph says. OpenVINO numbers parts without a name by how many the process has made before."""
+    """The contents of a part of a graph, without the counters that OpenVINO appends to unnamed parts."""
     named = {"name": re.sub(r"_\d+$", "", part.get("name", ""))} if part.tag == "layer" else {}
     return part.tag, {**part.attrib, **named}, (part.text or "").strip()
 

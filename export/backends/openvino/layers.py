@@ -40,7 +40,7 @@ class OpenVinoLayer(UnrolledLayer):
         return total
 
     def _channels(self, name: str, value: GraphValue, start: int, end: int) -> GraphValue:
-        """Those of [x, channels, …] from `start` to before `end`."""
+        """Slice channels of [x, channels, …], from `start` to before `end`."""
         g = self.g
         limits = g.integers(f"{name}.start", start), g.integers(f"{name}.end", end)
         return g.node("Slice", name, value, *limits, g.integers(f"{name}.axis", 1))

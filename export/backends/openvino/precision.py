@@ -8,7 +8,7 @@ import math
 from xml.etree.ElementTree import Element, ParseError, fromstring
 
 from qcn.errors import UsageError
-from qcn.export.backends.products import MOST_BYTES, Products
+from qcn.export.backends.precision import MOST_BYTES, Products
 
 TYPES = {"FP32": "float32", "FP16": "float16", "BF16": "bfloat16", "FP64": "float64", "I8": "int8", "U8": "uint8"}
 TYPES |= {"F8E4M3": "float8", "F8E5M2": "float8", "I4": "int4", "U4": "uint4", "I16": "int16", "U16": "uint16"}
@@ -53,7 +53,7 @@ def _multiplies_by_weights(layer: Element) -> bool:
 
 
 def _from(layer: Element, port: Element, sources: dict[tuple[str | None, str | None], Element | None]) -> str:
-    """What a product is given at a port: the integers behind the scaling, or what the port says."""
+    """The type of a product's input: that of the integers before the scaling, or of the port."""
     source = sources.get((layer.get("id"), port.get("id")))
     for _ in BETWEEN:
         if source is not None and source.get("type") in BETWEEN:

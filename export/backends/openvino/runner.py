@@ -18,10 +18,11 @@ from qcn.errors import FellBack, MissingError, UsageError
 from qcn.export.backends import FORMATS
 from qcn.export.backends.model_file import ModelFile
 from qcn.export.backends.onnx.runner import as_steps, layer_values
-from qcn.export.backends.openvino.ir import check_pair, import_openvino, written_by
+from qcn.export.backends.openvino import INSTALL
+from qcn.export.backends.openvino.ir import check_pair, written_by
 from qcn.export.backends.openvino.precision import read
 from qcn.export.backends.receipts import Receipt, receipt_of
-from qcn.export.backends.runner import Options, Runner
+from qcn.export.backends.runner import Options, Runner, check_shape, imported
 from qcn.export.bundle import Bundle
 from qcn.export.program.program import Product, Route
 from qcn.terminal.text import one_line
@@ -44,7 +45,7 @@ class OpenVinoRunner(Runner):
         self._requests = threading.local()
 
     def load_backend(self) -> None:
-        import_openvino()
+        imported("openvino", "OpenVINO", INSTALL)
 
     def open(self) -> None:
         self.compile()
@@ -52,7 +53,7 @@ class OpenVinoRunner(Runner):
 
     def compile(self) -> None:
         """`open` without a look at what integers are computed in."""
-        openvino = import_openvino()
+        openvino = imported("openvino", "OpenVINO", INSTALL)
         version = openvino.__version__.partition("-")[0]
         graph, weights = self.model.content, check_pair(self.path, self.model.content, self.model.beside)
         settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": ARITHMETIC, "PERFORMANCE_HINT": "LATENCY"}
@@ -83,14 +84,10 @@ class OpenVinoRunner(Runner):
         self.name = f"openvino {version} (cpu)"
 
     def infer(self, images: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
-        if self._compiled is None:
-            raise UsageError(f"the runner of {self.path} is not open")
-        if len(self._takes) != images.ndim or any(
-            side not in (got, "batch") for side, got in zip(self._takes, images.shape, strict=True)
-        ):
-            raise UsageError(f"images are {list(images.shape)}, {self.path} takes {self._takes}")
+        compiled = self.opened(self._compiled)
+        check_shape(self.path, images, self._takes)
         if (request := getattr(self._requests, "request", None)) is None:
-            request = self._requests.request = self._compiled.create_infer_request()
+            request = self._requests.request = compiled.create_infer_request()
         try:
             request.infer([np.ascontiguousarray(images, np.float32)], share_inputs=True)
         except RuntimeError as error:
@@ -127,7 +124,7 @@ class OpenVinoRunner(Runner):
 
 
 def receipts(bundle: Bundle) -> list[Receipt]:
-    """From the products of each operation. A compiled layer has the names of all that is in it, the first one first."""
+    """From the compiled products of each operation. A compiled layer lists the names of all layers fused into it."""
     program = bundle.program()
     model = ModelFile.of_bundle(bundle, bundle.find(FORMATS["openvino"].file_in(program.precision)))
     places = {f"{op.name.replace('.', '/')}/": op for op in program.operations if isinstance(op, Product | Route)}

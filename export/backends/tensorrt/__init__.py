@@ -8,7 +8,14 @@ RTX = "tensorrt_rtx_cu13_bindings"
 REGISTRATION = Registration(
     formats=(
         # The graph that engines are built from, in the operators that TensorRT fuses best; made with the engine.
-        FileFormat("onnx-tensorrt", "model.tensorrt*.onnx", "tensorrt.format:GRAPH", exported=False, graph=True),
+        FileFormat(
+            "onnx-tensorrt",
+            "model.tensorrt*.onnx",
+            "tensorrt.format:GRAPH",
+            "onnx.precision:read",
+            made_by="trt",
+            graph=True,
+        ),
         # Its name says its precision, batch, GPU and TensorRT version.
         FileFormat(
             "trt",
@@ -16,7 +23,7 @@ REGISTRATION = Registration(
             "tensorrt.format:ENGINE",
             pattern=r"engines/[A-Za-z0-9_-][A-Za-z0-9._-]*\.engine",
             either_routing=True,
-            options=(*IN_GRAPHS, "optimization", "workspace", "tf32", "fleet"),
+            options=(*IN_GRAPHS, "routing", "optimization", "workspace", "tf32", "fleet"),
             hints=dict.fromkeys(("tensorrt", "engine", "plan"), "TensorRT engines are --format trt"),
             proof="answers",
         ),

@@ -1,4 +1,4 @@
-"""What engine to build, and TensorRT's builder set up for it."""
+"""The engine to build, and the configuration of TensorRT's builder for it."""
 
 import ctypes
 from dataclasses import asdict, astuple, dataclass
@@ -23,7 +23,7 @@ _BORROWED = {
 
 @dataclass(frozen=True)
 class Fleet:
-    """Of an engine for many machines, or for a network that will be trained again."""
+    """Options of an engine for many machines, or for a network that will be trained again."""
 
     version_compatible: bool = setting(
         False, "Build an engine that newer TensorRT versions run too, by the lean runtime of this one.", rare=True
@@ -34,13 +34,13 @@ class Fleet:
 
     @property
     def asked(self) -> list[str]:
-        """What is asked for, by name."""
+        """The names of the options that are on."""
         return [name for name, on in asdict(self).items() if on]
 
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """What engine to build.
+    """The engine to build.
 
     precision       fp32, fp16, bf16, or int8 of a calibrated network: that of the graph given, which the engine must
                     then show

@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qcn.errors import MissingError, UsageError
 from qcn.export import targets
@@ -11,7 +12,6 @@ from qcn.export.backends.format import Format, Job, Made, Support
 from qcn.export.backends.onnx.format import FUSED_GRAPH, OnnxFile
 from qcn.export.backends.onnx.precision import convolutions
 from qcn.export.backends.precision import Seen
-from qcn.export.backends.products import Products
 from qcn.export.backends.runner import Runner
 from qcn.export.backends.tensorrt import build as building
 from qcn.export.backends.tensorrt import plugin
@@ -21,17 +21,9 @@ from qcn.export.backends.tensorrt.runner import refit_command
 from qcn.export.bundle import Artefact, Bundle
 from qcn.packages import installed, version
 
-if TYPE_CHECKING:
-    from qcn.export.backends.onnx.build import Style
-
 
 class EngineGraph(OnnxFile):
-    made_by = "trt"
-
-    def style(self) -> "Style":
-        from qcn.export.backends.tensorrt.layers import STYLE
-
-        return STYLE
+    style = "tensorrt.layers:STYLE"
 
 
 class EngineFile(Format):
@@ -67,11 +59,8 @@ class EngineFile(Format):
             draft.found, draft.facts = engine.facts["precision_found"], engine.facts
         return Made(self.name, bundle.find(file), receipt=engine.receipt)
 
-    def products(self, content: bytes) -> Products:
-        raise UsageError("an engine's precision can be read by TensorRT alone")
-
     def seen_running(self, bundle: Bundle, artefact: Artefact, runner: Runner) -> Seen:
-        """By the engine inspector, with the types that the bundle's own graph gives to its convolutions."""
+        """Ask the engine inspector, and compare with the types of the convolutions in the bundle's own graph."""
         layers = from_inspector(runner.inspected())
         result = receipt(layers, "engine inspector", artefact.precision, _graph_types(bundle, artefact))
         if result.met is False:
@@ -110,7 +99,7 @@ def graph_for(routing: str) -> OnnxFile:
 
 def _graph_types(bundle: Bundle, artefact: Artefact) -> dict[str, str]:
     """The convolutions of the graph that the engine was built from, if the bundle has it."""
-    file = graph_for("fused" if artefact.plugin else "unrolled").file_in(artefact.precision)
+    file = graph_for("fused" if artefact.plugin else "unrolled").data.file_in(artefact.precision)
     try:
         return convolutions(bundle.read(bundle.find(file)))
     except UsageError:  # not there
@@ -118,7 +107,7 @@ def _graph_types(bundle: Bundle, artefact: Artefact) -> dict[str, str]:
 
 
 def _reach(facts: Mapping[str, Any]) -> str:
-    """What else an engine runs on, or can become."""
+    """The other machines and versions that an engine runs on, and whether it can be refitted."""
     words = [
         f"every GPU from sm{targets.AMPERE} on" if facts.get("hardware_compatible") else "",
         f"newer versions too, by the lean runtime of {facts.get('version')}" if facts.get("version_compatible") else "",
@@ -128,7 +117,7 @@ def _reach(facts: Mapping[str, Any]) -> str:
 
 
 def _with_plugin(runs: str, flavour: str) -> Support:
-    """Of an engine with fused routing that runs as far as TensorRT and the GPU go.
+    """Diagnose the plugin of an engine with fused routing that TensorRT and the GPU can run.
 
     The plugin is loaded, and TensorRT with it: nothing less tells whether the two go together.
     """
@@ -139,19 +128,11 @@ def _with_plugin(runs: str, flavour: str) -> Support:
     return Support("runs", f"{runs}, its routing by {loaded.path}")
 
 
-def tensorrt() -> str:
-    """The version that is installed; empty if none is."""
-    return _installed("tensorrt")
-
-
-def rtx() -> str:
-    """The same of TensorRT-RTX."""
-    return _installed("rtx")
-
-
 def _installed(flavour: str) -> str:
+    """The version that is installed; empty if none is."""
     module = next(filter(installed, FLAVOURS[flavour]), None)
     return (version(module) or "installed, of unknown version") if module else ""
 
 
+tensorrt, rtx = partial(_installed, "tensorrt"), partial(_installed, "rtx")
 GRAPH, ENGINE = EngineGraph("onnx-tensorrt"), EngineFile("trt")

@@ -17,7 +17,7 @@ class PointwiseLayer(UnrolledLayer):
     CLASS_VOTES = False  # TensorRT-RTX 1.7 builds no engine with them: "CHECK(def_tactic_desc) failed"
 
     def votes(self, pose: GraphValue) -> list[GraphValue]:
-        """By axis, [B, I, J, n]; made in the poses' type."""
+        """The votes by axis, each [B, I, J, n], in the poses' type."""
         g = self.g
         child = self.children("child", pose)  # [B, I, 3, n]
         components = [self._axis(f"child.{k}", child, k, 2) for k in range(3)]  # [B, I, 1, n]

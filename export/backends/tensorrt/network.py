@@ -7,9 +7,10 @@ the types that ONNX's shape inference finds can be looked up; what the parser ad
 
 from typing import Any
 
-from qcn.errors import BuildError, MissingError
+from qcn.errors import BuildError
 from qcn.export.backends.onnx.proto import without_functions
-from qcn.export.backends.products import ELEMENT_TYPES, HALVES
+from qcn.export.backends.precision import ELEMENT_TYPES, HALVES
+from qcn.export.backends.runner import imported
 from qcn.export.backends.tensorrt.find import TensorRT
 from qcn.export.backends.tensorrt.receipt import EngineLayer, type_name
 
@@ -24,7 +25,9 @@ def parse(
     tensorrt: TensorRT, builder: Any, trt_logger: Any, graph: bytes, precision: str, name: object
 ) -> tuple[Any, Any]:
     """The network of an ONNX graph, and its parser, which holds the weights and must live until the build is done."""
-    network = builder.create_network(_flags(tensorrt))
+    kinds, typed = tensorrt.module.NetworkDefinitionCreationFlag, tensorrt.strongly_typed
+    flags = 0 if tensorrt.always_typed else 1 << int(kinds.STRONGLY_TYPED if typed else kinds.EXPLICIT_BATCH)
+    network = builder.create_network(flags)
     parser = tensorrt.module.OnnxParser(network, trt_logger)
     # The functions are the unrolled bodies of the fused nodes, for programs that lack the operator. TensorRT from 10 on
     # would take them although it has the plugin, and the first for all layers, since it does not tell overloads apart.
@@ -35,13 +38,6 @@ def parse(
     if not tensorrt.strongly_typed and precision != "fp32":
         _constrain(network, tensorrt, graph)
     return network, parser
-
-
-def _flags(tensorrt: TensorRT) -> int:
-    if tensorrt.always_typed:
-        return 0
-    flag = tensorrt.module.NetworkDefinitionCreationFlag
-    return 1 << int(flag.STRONGLY_TYPED if tensorrt.strongly_typed else flag.EXPLICIT_BATCH)
 
 
 def _node(error: Any, graph: bytes) -> str:
@@ -125,12 +121,9 @@ def _constrain(network: Any, tensorrt: TensorRT, graph: bytes) -> None:
 
 def _graph_types(content: bytes, tensorrt: TensorRT) -> tuple[dict[str, Any], dict[str, Any]]:
     """The floating-point types of the graph: by tensor name, and by node name (that of the node's first output)."""
-    try:
-        import onnx
-    except ImportError as error:
-        raise MissingError(
-            f"{tensorrt} needs the types of a half-precision graph, and reading them needs onnx: pip install onnx"
-        ) from error
+    onnx = imported(
+        "onnx", f"onnx, by which {tensorrt} is told the types of a half-precision graph,", "pip install onnx"
+    )
     kinds = tensorrt.module.DataType
     types = {onnx.TensorProto.FLOAT: kinds.FLOAT, onnx.TensorProto.FLOAT16: kinds.HALF}
     graph = onnx.shape_inference.infer_shapes(onnx.load_from_string(content)).graph

@@ -30,7 +30,7 @@ class Plugin:
     sha256: str
 
     def facts(self) -> dict[str, str]:
-        """What an engine's facts say of it."""
+        """Its entry in an engine's facts."""
         return {"name": NAME, "version": self.version, "sha256": self.sha256}
 
 
@@ -53,7 +53,10 @@ def load(tensorrt: TensorRT) -> Plugin:
         version, built_for = _text(library.qcn_plugin_version), _text(library.qcn_plugin_tensorrt)
     except (OSError, AttributeError) as error:
         raise MissingError(f"{path} cannot be loaded ({error}); build it for {tensorrt} by `{BUILD}`") from error
-    if built_for.split(".", maxsplit=1)[0] != str(tensorrt.version[0]) or not _registered(tensorrt.module):
+    registry = tensorrt.module.get_plugin_registry()
+    # Creators of the newer kind are found by get_creator, which TensorRT 8.6 does not have.
+    creator = getattr(registry, "get_creator", None) or registry.get_plugin_creator
+    if built_for.split(".", maxsplit=1)[0] != str(tensorrt.version[0]) or creator(NAME, VERSION, "") is None:
         raise MissingError(f"{path} was built for TensorRT {built_for}, here is {tensorrt}; build it by `{BUILD}`")
     return Plugin(path, version, hashlib.sha256(path.read_bytes()).hexdigest())
 
@@ -61,10 +64,3 @@ def load(tensorrt: TensorRT) -> Plugin:
 def _text(function: Any) -> str:
     function.restype = ctypes.c_char_p
     return str(function().decode())
-
-
-def _registered(trt: Any) -> bool:
-    registry = trt.get_plugin_registry()
-    # Creators of the newer kind are found by get_creator, which TensorRT 8.6 does not have.
-    look_up = getattr(registry, "get_creator", None) or registry.get_plugin_creator
-    return look_up(NAME, VERSION, "") is not None

@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.table import Table
 
-from qcn.export.backends.products import ELEMENT_TYPES, FLOATS, HALVES
+from qcn.export.backends.precision import ELEMENT_TYPES, FLOATS, HALVES
 from qcn.terminal.tables import table_of
 from qcn.terminal.text import readable
 
@@ -85,7 +85,7 @@ def _widest(types: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class EngineReceipt:
-    """What an engine holds, against what was asked.
+    """The precisions in an engine, compared with the request.
 
     source   where the layers were read (see above)
     asked    fp32, fp16, bf16 or int8

@@ -18,13 +18,43 @@ from numpy.typing import NDArray
 from qcn.errors import MissingError, QcnError, UsageError
 from qcn.export import targets
 from qcn.export.backends.model_file import ModelFile
-from qcn.export.backends.runner import Options, Runner
+from qcn.export.backends.runner import Options, Runner, imported
 from qcn.export.backends.tensorrt import plugin
-from qcn.export.backends.tensorrt.cuda_memory import Cuda
-from qcn.export.backends.tensorrt.find import TensorRT, find
+from qcn.export.backends.tensorrt.find import find
 from qcn.export.backends.tensorrt.progress import BuildLog, logger
 
 _NUMPY = {"FLOAT": np.float32, "HALF": np.float16, "INT32": np.int32, "INT64": np.int64, "INT8": np.int8}
+
+
+class Cuda:
+    """Device memory and streams without torch, by NVIDIA's cuda-bindings.
+
+    Each call raises when CUDA does, with the call's name and CUDA's own words.
+    """
+
+    def __init__(self) -> None:
+        self._runtime = imported("cuda.bindings.runtime", "cuda-bindings", "pip install cuda-bindings")
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """A function of the runtime by name: its result, several as a tuple, or None."""
+        code, *values = getattr(self._runtime, name)(*arguments)
+        if code != self._runtime.cudaError_t.cudaSuccess:
+            _, words = self._runtime.cudaGetErrorString(code)
+            raise QcnError(f"{name} failed: {words.decode()} ({code.name})")
+        return values[0] if len(values) == 1 else tuple(values) or None
+
+    def constant(self, enum: str, member: str) -> Any:
+        return getattr(getattr(self._runtime, enum), member)
+
+    def to_device(self, address: int, array: NDArray[Any], stream: Any) -> None:
+        kind = self.constant("cudaMemcpyKind", "cudaMemcpyHostToDevice")
+        self.call("cudaMemcpyAsync", address, array.ctypes.data, array.nbytes, kind, stream)
+
+    def to_host(self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], stream: Any) -> NDArray[Any]:
+        array = np.empty(shape, dtype)
+        kind = self.constant("cudaMemcpyKind", "cudaMemcpyDeviceToHost")
+        self.call("cudaMemcpyAsync", array.ctypes.data, address, array.nbytes, kind, stream)
+        return array
 
 
 class TensorRTRunner(Runner):
@@ -47,7 +77,8 @@ class TensorRTRunner(Runner):
         facts = self.model.facts
         tensorrt = find(facts.get("flavour"))
         gpu = targets.need_gpu(str(tensorrt))
-        refuse_foreign(self.model, tensorrt, gpu)
+        if why := targets.foreign(facts, tensorrt.version_text, gpu):  # before TensorRT says so in its own words
+            raise MissingError(f"{self.path} {why}; build it here: {self.model.rebuild}")
         if facts.get("stripped"):
             raise MissingError(f"{self.path} contains no weights; add them with: {refit_command(self.path)}")
         if facts.get("plugin"):
@@ -101,7 +132,7 @@ class TensorRTRunner(Runner):
         self._batch = -1
 
     def inspected(self) -> str:
-        self._need_cuda()
+        self.opened(self._cuda)
         inspector = self._engine.create_engine_inspector()
         return str(inspector.get_engine_information(self._trt.LayerInformationFormat.JSON))
 
@@ -112,7 +143,7 @@ class TensorRTRunner(Runner):
 
     def upload(self, images: NDArray[np.float32]) -> None:
         """Copy images to the GPU; they stay there for any number of `enqueue`."""
-        cuda = self._need_cuda()
+        cuda = self.opened(self._cuda)
         low, high = self._batches
         if images.shape[1:] != self._image or not low <= len(images) <= high:
             raise UsageError(
@@ -141,7 +172,7 @@ class TensorRTRunner(Runner):
 
     def download(self) -> dict[str, NDArray[Any]]:
         """Wait, and copy the last inference's outputs from the GPU."""
-        cuda = self._need_cuda()
+        cuda = self.opened(self._cuda)
         outputs = {
             name: cuda.to_host(
                 self._memory[name], tuple(self._context.get_tensor_shape(name)), self._dtypes[name], self._stream
@@ -170,7 +201,7 @@ class TensorRTRunner(Runner):
     def _capture(self) -> None:
         """Record one inference as a graph. One must have run before: TensorRT finishes setting up in the first."""
         self.synchronize()
-        mode = self._need_cuda().constant("cudaStreamCaptureMode", "cudaStreamCaptureModeThreadLocal")
+        mode = self.opened(self._cuda).constant("cudaStreamCaptureMode", "cudaStreamCaptureModeThreadLocal")
         self._call("cudaStreamBeginCapture", self._stream, mode)
         try:
             self._execute()
@@ -185,20 +216,9 @@ class TensorRTRunner(Runner):
             self._captured = None
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        return self._need_cuda().call(name, *arguments)
-
-    def _need_cuda(self) -> Cuda:
-        if self._cuda is None:
-            raise UsageError(f"the runner of {self.path} is not open")
-        return self._cuda
+        return self.opened(self._cuda).call(name, *arguments)
 
 
 def refit_command(path: Path) -> str:
     """The command that gives a stripped engine the weights of the bundle that it lies in."""
     return f"qcn export {shlex.quote(str(path.parent.parent))} --refit {shlex.quote(str(path))}"
-
-
-def refuse_foreign(model: ModelFile, tensorrt: TensorRT, gpu: targets.Gpu) -> None:
-    """Refuse an engine that was built for another TensorRT or GPU, before TensorRT does so in its own words."""
-    if why := targets.foreign(model.facts, tensorrt.version_text, gpu):
-        raise MissingError(f"{model.path} {why}; build it here: {model.rebuild}")

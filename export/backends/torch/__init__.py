@@ -12,11 +12,14 @@ REGISTRATION = Registration(
             "torchscript",
             "model*.ts",
             "torch.format:TORCHSCRIPT",
+            "torch.precision:read_torchscript",
             carries_code=True,
             calibrated=False,
             hints=dict.fromkeys(WORDS, "torch runs --format torchscript and pt2"),
         ),
-        FileFormat("pt2", "model*.pt2", "torch.format:PT2", carries_code=True, calibrated=False),
+        FileFormat(
+            "pt2", "model*.pt2", "torch.format:PT2", "torch.precision:read_pt2", carries_code=True, calibrated=False
+        ),
     ),
     backends=(
         Backend("torch", ("native",), WEIGHTS, shows_layers=True),

@@ -1,6 +1,5 @@
 """A program as a torch module: what TorchScript and pt2 files are traced from, and torch's own backends run."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,18 +9,8 @@ from torch import Tensor, nn
 from qcn import routing
 from qcn.errors import BuildError
 from qcn.export.backends.torch.unrolled import UnrolledRoute
-from qcn.export.program.program import (
-    Affine,
-    Convolution,
-    Ending,
-    Linear,
-    Operation,
-    Pool,
-    Product,
-    Program,
-    Route,
-    Sum,
-)
+from qcn.export.program import operations as ops
+from qcn.export.program.program import Program
 from qcn.names import Precision, ProgramKernels
 from qcn.networks.model import at_least_single
 
@@ -30,7 +19,7 @@ DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class Interpreter(nn.Module):
-    """Runs the operations of a program, one after the other: image [B, C, H, W] -> a tuple of the outputs.
+    """Runs the operations of a program, each by the method of its name: image [B, C, H, W] -> a tuple of the outputs.
 
     The outputs are the program's, and with `every_layer` also the pose and activation of each capsule layer before the
     last. Images and outputs are float32 in every precision; after `.double()` they are float64, and of all rounding
@@ -47,7 +36,7 @@ class Interpreter(nn.Module):
         self._places: dict[tuple[str, str], str] = {}  # by operation and array, the name of its buffer
         self._layers: dict[str, UnrolledRoute] = {}
         for i, operation in enumerate(program.operations):
-            if isinstance(operation, Route) and kernels == "unrolled":
+            if isinstance(operation, ops.Route) and kernels == "unrolled":
                 rotation = torch.tensor(program.rotation(operation))
                 beta_u, beta_a = (torch.tensor(program.arrays[name]) for name in operation.arrays[1:])
                 votes = None if operation.precision == "fp32" else DTYPES[operation.precision]
@@ -55,11 +44,11 @@ class Interpreter(nn.Module):
                 self.add_module(f"layer{i}", self._layers[operation.name])
                 continue
             # The statistics of routing are float32 in every precision, and so are their arrays; integers become floats.
-            whole = isinstance(operation, Route) or operation.precision == "int8"
+            whole = isinstance(operation, ops.Route) or operation.precision == "int8"
             dtype = torch.float32 if whole else DTYPES[operation.precision]
             for k, name in enumerate(operation.arrays):
                 array = program.arrays[name]
-                if isinstance(operation, Route) and name == operation.rotation:
+                if isinstance(operation, ops.Route) and name == operation.rotation:
                     array = program.rotation(operation)
                 exact = torch.float64 if array.dtype == "int32" else dtype
                 tensor = torch.tensor(array, dtype=exact)
@@ -68,14 +57,6 @@ class Interpreter(nn.Module):
                     raise BuildError(f"the array '{name}' does not fit {operation.precision}: its largest is {largest}")
                 self._places[operation.name, name] = f"array{i}_{k}"
                 self.register_buffer(f"array{i}_{k}", tensor)
-        self._run: dict[type[Operation], Callable[[Any, list[Tensor]], tuple[Tensor, ...]]] = {
-            Affine: self._affine,
-            Convolution: self._convolution,
-            Sum: self._sum,
-            Pool: self._pool,
-            Linear: self._linear,
-            Route: self._route,
-        }
 
     def example(self) -> Tensor:
         """Images to trace it with: two, so that nothing is taken for a batch of one."""
@@ -94,15 +75,16 @@ class Interpreter(nn.Module):
             values |= {value.name: tensor for value, tensor in zip(operation.outputs, outputs, strict=True)}
         return values
 
-    def operation(self, operation: Operation, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+    def operation(self, operation: ops.Operation, inputs: list[Tensor]) -> tuple[Tensor, ...]:
         """One operation of the program: what it makes of the values that it reads, in the order of its outputs."""
-        return self._run[type(operation)](operation, inputs)
+        outputs: tuple[Tensor, ...] = getattr(self, f"_{operation.op}")(operation, inputs)
+        return outputs
 
-    def _affine(self, op: Affine, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+    def _affine(self, op: ops.Affine, inputs: list[Tensor]) -> tuple[Tensor, ...]:
         scale, shift = self._array(op, op.scale)[:, None, None], self._array(op, op.shift)[:, None, None]
         return (end(inputs[0].to(scale.dtype) * scale + shift, op.ending),)
 
-    def _convolution(self, op: Convolution, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+    def _convolution(self, op: ops.Convolution, inputs: list[Tensor]) -> tuple[Tensor, ...]:
         if op.precision == "int8":
             return (end(self._integers(op, inputs), op.ending),)
         out: Tensor | None = None
@@ -114,21 +96,21 @@ class Interpreter(nn.Module):
         assert out is not None  # a convolution has an input
         return (end(out, op.ending),)
 
-    def _sum(self, op: Sum, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+    def _sum(self, op: ops.Sum, inputs: list[Tensor]) -> tuple[Tensor, ...]:
         dtype = torch.float64 if inputs[0].dtype == torch.float64 else DTYPES[op.precision]
         return (inputs[0].to(dtype) + inputs[1].to(dtype),)
 
-    def _pool(self, op: Pool, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+    def _pool(self, op: ops.Pool, inputs: list[Tensor]) -> tuple[Tensor, ...]:
         pool = F.max_pool2d if op.kind == "max" else F.avg_pool2d
         return (pool(inputs[0], op.kernel, op.stride),)
 
-    def _linear(self, op: Linear, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+    def _linear(self, op: ops.Linear, inputs: list[Tensor]) -> tuple[Tensor, ...]:
         if op.precision == "int8":
             return (end(self._integers(op, inputs), op.ending),)
         weight = self._array(op, op.weight)
         return (end(F.linear(inputs[0].flatten(1).to(weight.dtype), weight, self._array(op, op.bias)), op.ending),)
 
-    def _integers(self, op: Product, inputs: list[Tensor]) -> Tensor:
+    def _integers(self, op: ops.Product, inputs: list[Tensor]) -> Tensor:
         """An operation in int8 before its ending (`qcn.export.program.program`); sums are exact.
 
         Those of a depthwise convolution are few enough for float32, in which torch has a fast kernel of it.
@@ -142,7 +124,7 @@ class Interpreter(nn.Module):
             weight = self._array(op, op.factors[i])
             exact = torch.float32 if weight[0].numel() <= FEW and groups(op) > 1 else torch.float64
             q, weight = q.to(exact), weight.to(exact)
-            if isinstance(op, Convolution):
+            if isinstance(op, ops.Convolution):
                 acc = F.conv2d(q, weight, None, op.strides[i], op.paddings[i], groups=groups(op)).double()
             else:
                 acc = F.linear(q.flatten(1), weight)
@@ -153,7 +135,7 @@ class Interpreter(nn.Module):
         assert whole is not None  # an operation has an input
         return whole
 
-    def _route(self, op: Route, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+    def _route(self, op: ops.Route, inputs: list[Tensor]) -> tuple[Tensor, ...]:
         pose, activation = map(at_least_single, inputs)
         if pose.ndim == 4:  # as a convolution gives them
             pose = pose.unflatten(1, (-1, 3))
@@ -173,17 +155,17 @@ class Interpreter(nn.Module):
             half=self._votes(op, pose.dtype),
         )
 
-    def _votes(self, op: Route, dtype: torch.dtype) -> torch.dtype | None:
-        """What votes are rounded to, by kernels that round; in float64 there is no rounding."""
+    def _votes(self, op: ops.Route, dtype: torch.dtype) -> torch.dtype | None:
+        """The type that kernels round votes to; in float64 there is no rounding."""
         rounds = op.precision != "fp32" and dtype == torch.float32
         return DTYPES[op.precision] if rounds else None
 
-    def _array(self, operation: Operation, name: str) -> Tensor:
+    def _array(self, operation: ops.Operation, name: str) -> Tensor:
         return self.get_buffer(self._places[operation.name, name])
 
 
 def facts_of(interpreter: Interpreter, precision: Precision) -> dict[str, Any]:
-    """What a program must know to run a file made from this, and in which precision which part computes."""
+    """Facts for programs that run a file made from this: inputs, outputs, and the precision of each part."""
     image = interpreter.program.input
     return {
         "precision": precision,
@@ -195,7 +177,7 @@ def facts_of(interpreter: Interpreter, precision: Precision) -> dict[str, Any]:
     }
 
 
-def end(x: Tensor, ending: Ending) -> Tensor:
+def end(x: Tensor, ending: ops.Ending) -> Tensor:
     """The ending of an operation. A sigmoid needs the digits of float32."""
     if ending == "none":
         return x
@@ -204,6 +186,6 @@ def end(x: Tensor, ending: Ending) -> Tensor:
     return F.relu(x) if ending == "relu" else torch.sigmoid(at_least_single(x))
 
 
-def groups(op: Operation) -> int:
-    """What torch calls a depthwise convolution: one of as many groups as channels."""
-    return op.shape[0] if isinstance(op, Convolution) and op.depthwise else 1
+def groups(op: ops.Operation) -> int:
+    """The number of groups: as many as channels for a depthwise convolution."""
+    return op.shape[0] if isinstance(op, ops.Convolution) and op.depthwise else 1

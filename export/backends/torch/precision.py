@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from qcn.errors import UsageError
-from qcn.export.backends.products import MOST_BYTES, Products
+from qcn.export.backends.precision import MOST_BYTES, Products
 
 STORAGES = {"HalfStorage": "float16", "BFloat16Storage": "bfloat16", "FloatStorage": "float32"}
 STORAGES |= {"DoubleStorage": "float64", "QInt8Storage": "int8", "QUInt8Storage": "uint8"}
@@ -55,7 +55,7 @@ def read_torchscript(content: bytes) -> Products:
 
 
 def _second_argument(text: str, place: int) -> int:
-    """Where the second argument of a call begins, whose first one begins here."""
+    """The place of the second argument of a call whose first one begins at `place`."""
     depth = 0
     for here in range(place, len(text)):
         depth += (text[here] in "([") - (text[here] in ")]")
@@ -93,7 +93,7 @@ def read_pt2(content: bytes) -> Products:
 
 
 def _kept_name(spec: dict[str, Any]) -> str:
-    """Of a weight, under which the file keeps it: the specification has one such name."""
+    """The name under which the file keeps a weight: its specification has one such entry."""
     return next((spec[key] for key in ("buffer_name", "parameter_name", "tensor_constant_name") if key in spec), "")
 
 
@@ -149,7 +149,7 @@ def _storages(content: bytes) -> set[str]:
 
 
 class _Mark:
-    """Where a tuple begins on the stack."""
+    """The start of a tuple on the stack."""
 
 
 def _constants(content: bytes) -> list[_Tensor]:

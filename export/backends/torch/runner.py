@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from qcn.errors import MissingError, UsageError
 from qcn.export.backends.model_file import ModelFile
-from qcn.export.backends.runner import Options, Runner
+from qcn.export.backends.runner import Options, Runner, imported
+from qcn.export.backends.torch import INSTALL
 
 
 class _TorchRunner(Runner):
-    """What the three have in common: images become a tensor on the device, and a tuple of tensors arrays by name.
+    """The base of the three runners: images become a tensor on the device, and output tensors become arrays by name.
 
     On a GPU an inference is captured as a CUDA graph at each new batch size.
     """
@@ -28,12 +29,10 @@ class _TorchRunner(Runner):
         self._captured: Any = None
         self._graph_answers: Any = None
         self._model: Any = None
+        self._outputs: list[str] = []  # the names of what the model gives, in its order
 
     def load_backend(self) -> None:
-        try:
-            import torch
-        except ImportError as error:
-            raise MissingError("torch is not installed: pip install 'qcn-toolkit[train]'") from error
+        torch = imported("torch", "torch", INSTALL)
         if self.device != "cpu" and not torch.cuda.is_available():
             raise MissingError(f"torch {torch.__version__} finds no CUDA device here")
         self.name = f"torch {torch.__version__} ({self.device})"
@@ -47,7 +46,7 @@ class _TorchRunner(Runner):
 
     @abstractmethod
     def _load(self) -> Any:
-        """The model, on the device, in evaluation mode."""
+        """The model, on the device, in evaluation mode; the names of its outputs are kept."""
 
     def infer(self, images: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
         self.upload(images)
@@ -56,16 +55,15 @@ class _TorchRunner(Runner):
         except (RuntimeError, ValueError, AssertionError) as error:  # Assertion-: how pt2 refuses a shape
             raise UsageError(f"torch cannot run {self.path} on {list(images.shape)}: {error}") from error
         answers = self._answers
-        if len(answers) != len(self._outputs()):
-            raise UsageError(f"{self.path} returns {len(answers)} outputs, but names {len(self._outputs())}")
-        return {name: x.cpu().numpy() for name, x in zip(self._outputs(), answers, strict=True)}
+        if len(answers) != len(self._outputs):
+            raise UsageError(f"{self.path} returns {len(answers)} outputs, but names {len(self._outputs)}")
+        return {name: x.cpu().numpy() for name, x in zip(self._outputs, answers, strict=True)}
 
     def upload(self, images: NDArray[np.float32]) -> None:
         """Bring images to the device; they stay there for any number of `enqueue`."""
         import torch
 
-        if self._model is None:
-            raise UsageError(f"the runner of {self.path} is not open")
+        self.opened(self._model)
         batch = torch.from_numpy(np.ascontiguousarray(images))
         if self._captured is not None and self._images.shape == batch.shape:
             self._images.copy_(batch)  # a graph reads where it read when it was captured
@@ -107,10 +105,6 @@ class _TorchRunner(Runner):
     def _run(self, images: Any) -> Any:
         return self._model(images)
 
-    @abstractmethod
-    def _outputs(self) -> list[str]:
-        """The names of what the model gives, in its order."""
-
     def close(self) -> None:
         self._model = self._images = self._captured = self._answers = self._graph_answers = None
 
@@ -133,10 +127,8 @@ class WeightsRunner(_TorchRunner):
         dtype = torch.float64 if exact else torch.float32
         for route in program.routes if options.kernels == "fused" else ():  # says so now if there is no kernel for it
             fused("fused", torch.empty(0, dtype=dtype, device=self.device), route.parents)
+        self._outputs = [output.name for output in model.outputs]
         return model.double() if exact else model
-
-    def _outputs(self) -> list[str]:
-        return [output.name for output in self._model.outputs]
 
     def infer(self, images: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
         """The outputs; with layers also every iteration of their routing, if that is the reference's."""
@@ -161,17 +153,12 @@ class WeightsRunner(_TorchRunner):
 class _FileRunner(_TorchRunner):
     """A file that says in its own metadata what its outputs are."""
 
-    _names: tuple[str, ...] = ()
-
-    def _outputs(self) -> list[str]:
-        return list(self._names)
-
     def _read(self, metadata: str) -> None:
         """Keep the outputs' names; a file that does not say so is refused."""
         facts = json.loads(metadata or "null")
         if not isinstance(facts, dict) or not isinstance(facts.get("outputs"), dict):
             raise ValueError("its metadata does not name its outputs: it was not written by qcn")
-        self._names = tuple(facts["outputs"])
+        self._outputs = list(facts["outputs"])
 
 
 class TorchScriptRunner(_FileRunner):

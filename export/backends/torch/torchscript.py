@@ -1,14 +1,22 @@
-"""TorchScript: the program traced and frozen, weights as constants, for LibTorch or torch without this package.
+"""Files for torch: TorchScript, the program traced and frozen; and pt2, as torch.export writes it.
 
-torch calls TorchScript deprecated and names torch.export its successor (pt2.py); C++ programs load it still. It is not
-`optimize_for_inference`d: that lays weights out for the machine it runs on, in a form that cannot be loaded.
+TorchScript has weights as constants, for LibTorch or torch without this package. torch calls it deprecated and names
+torch.export its successor; C++ programs load it still. It is not `optimize_for_inference`d: that lays weights out for
+the machine it runs on, in a form that cannot be loaded.
+
+torch runs and compiles a pt2 file by itself. torch.export.load unpickles parts of such a file: whoever loads one
+runs what its maker put there. Files of ours have nothing pickled in them. Unlike TorchScript a pt2 file does not say
+whether a GPU may compute its float32 convolutions in TF32: that is for whoever runs it, by
+torch.backends.cudnn.allow_tf32.
+
+Names of this module and of what it traces are in TorchScript files: with others, their bytes would be others.
 """
 
 import io
 import json
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,24 +33,56 @@ METADATA = "metadata.json"  # the extra file of a model: what it is, its facts i
 WRITTEN_BY_TORCH = ("version", ".data/version", "byteorder", ".data/serialization_id")  # at the end of any archive
 
 
-def write_torchscript(
-    program: Program, path: Path, *, precision: Precision = "fp32", every_layer: bool = False, metadata: dict[str, str]
+def write_torchscript(program: Program, path: Path, **how: Any) -> dict[str, Any]:
+    """Write the program to `path` as TorchScript; see `_write`."""
+    return _write(program, path, _torchscript, **how)
+
+
+def write_pt2(program: Program, path: Path, **how: Any) -> dict[str, Any]:
+    """Write the program to `path` as torch.export has it; see `_write`."""
+    return _write(program, path, _pt2, **how)
+
+
+def _write(
+    program: Program,
+    path: Path,
+    content: Callable[[Interpreter, str], bytes],
+    *,
+    precision: Precision = "fp32",
+    every_layer: bool = False,
+    metadata: dict[str, str],
 ) -> dict[str, Any]:
-    """Write the program for any batch size to `path`; returns its facts, which are in the file beside `metadata`.
+    """For any batch size. Returns the file's facts, which are in it beside `metadata`.
 
     It takes images [B, channels, height, width] and returns a tuple of the facts' outputs, in their order.
     """
     interpreter = Interpreter(program.at(precision), every_layer)
     facts = facts_of(interpreter, precision)
-    with _traceable(), torch.no_grad():
+    with torch.no_grad():
+        path.write_bytes(content(interpreter, json.dumps(metadata | facts)))
+    return facts
+
+
+def _torchscript(interpreter: Interpreter, metadata: str) -> bytes:
+    with _traceable():
         # Convolutions keep torch's leave to compute in TF32 on a GPU as it was when they were traced; fp32 is fp32.
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
             traced = torch.jit.trace(_Guarded(interpreter).eval(), interpreter.example())
         model = torch.jit.freeze(traced)
         file = io.BytesIO()  # given a path, torch would write the file's name into it
-        torch.jit.save(model, file, _extra_files={METADATA: json.dumps(metadata | facts)})
-    path.write_bytes(_reproducible(file.getvalue()))
-    return facts
+        torch.jit.save(model, file, _extra_files={METADATA: metadata})
+    return _reproducible(file.getvalue())
+
+
+def _pt2(interpreter: Interpreter, metadata: str) -> bytes:
+    batch = torch.export.Dim("batch", min=1)
+    exported = torch.export.export(interpreter, (interpreter.example(),), dynamic_shapes={"image": {0: batch}})
+    exported.example_inputs = None  # it is traced; in the file they would be pickled, and unpickling runs code
+    for node in exported.graph.nodes:  # the paths of this machine; without them the bytes are the same everywhere
+        node.meta.pop("stack_trace", None)
+    file = io.BytesIO()  # given a path, torch would insist on its ending
+    torch.export.save(exported, file, extra_files={METADATA: metadata})
+    return file.getvalue()
 
 
 def _reproducible(archive: bytes) -> bytes:
@@ -84,7 +124,7 @@ def _checked(image: Tensor, channels: int, height: int, width: int) -> Tensor:
 
 @contextmanager
 def _traceable() -> Iterator[None]:
-    """Whatever tracing would make a constant is an error, but for the outcome of routing's checks of shapes.
+    """Raise for everything that tracing would turn into a constant, except routing's checks of shapes.
 
     These hold for every batch when they hold for one.
     """

@@ -20,6 +20,7 @@ REGISTRATION = Registration(
             "triton",
             "triton*.tar",
             "triton.format:REPOSITORY",
+            "triton.repository:read_products",
             in_all=False,  # the same files once more
             options=(*IN_GRAPHS, "benchmark"),
             hints=dict.fromkeys(WORDS, "a server's model repository is --format triton"),

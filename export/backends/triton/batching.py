@@ -1,7 +1,6 @@
 """How Triton batches requests, chosen from measured latencies: what a batch saves, and how long to wait for one."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -47,7 +46,7 @@ class FileTimes:
 
 @dataclass(frozen=True)
 class Latencies:
-    """What was measured, and the file that says so."""
+    """Measured latencies, and the file that they were read from."""
 
     file: Path
     measured: tuple[FileTimes, ...]
@@ -55,7 +54,7 @@ class Latencies:
 
 @dataclass(frozen=True)
 class Batching:
-    """What a configuration says of a network.
+    """The batching in a network's configuration.
 
     preferred    batches that take less time per image than every smaller one that was measured
     delay_us     microseconds that a request waits for others
@@ -75,13 +74,13 @@ class Batching:
 
 
 def plain(device: Literal["cpu", "cuda"]) -> Batching:
-    """Without a measurement: one copy, and in a batch whatever is waiting already. Nobody waits for others."""
+    """The batching without a measurement: one copy; requests that are waiting already share a batch, none waits."""
     words = "not measured: what is waiting already is put into one batch, and no request waits for others"
     return Batching((), 0, True, False, 1, device, (words,))
 
 
 def choose_batching(measured: FileTimes, most: int) -> Batching:
-    """From latencies, for batches of up to `most`.
+    """Choose the batching from latencies, for batches of up to `most`.
 
     A batch is preferred where it takes less time per image than every smaller one. A request waits no longer than the
     best batch saves per image: never longer than one image alone takes. On a GPU as many copies run as keep it busy
@@ -104,16 +103,12 @@ def choose_batching(measured: FileTimes, most: int) -> Batching:
         words.append("no larger batch takes less time per image: requests are not put into batches")
     else:
         words.append(f"one batch tells nothing of others: {MEASURE}")
-    instances = _instances(timed) if measured.device == "cuda" else 1
+    # As many copies as there are computations in one latency, of the batch where that is most; a tenth over is none.
+    shares = [one.latency_ms / one.compute_ms for one in timed if one.compute_ms and measured.device == "cuda"]
+    instances = min(MOST_INSTANCES, max(1, math.ceil(max(shares, default=1.0) - 0.1)))
     batches = bool(preferred) or len(timed) == 1
     return Batching(preferred, delay, batches, True, instances, measured.device, tuple(words))
 
 
 def _ms(milliseconds: float) -> str:
     return f"{milliseconds:,.0f} ms" if milliseconds >= 100 else f"{milliseconds:.3g} ms"
-
-
-def _instances(timed: Sequence[BatchTime]) -> int:
-    """As many as there are computations in one latency, of the batch where that is most; a tenth over is none."""
-    shares = [one.latency_ms / one.compute_ms for one in timed if one.compute_ms]
-    return min(MOST_INSTANCES, max(1, math.ceil(max(shares, default=1.0) - 0.1)))

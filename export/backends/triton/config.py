@@ -53,7 +53,7 @@ def model(name: str, backend: str, most: int, inputs: list[Any], outputs: list[A
 
 
 def batched(fields: dict[str, Any], batching: Batching) -> dict[str, Any]:
-    """The same with what was chosen: batches, copies, and a warm-up in every batch that is preferred."""
+    """Add the chosen batching: batches, copies, and a warm-up in every preferred batch."""
     kind = Word("KIND_GPU" if batching.device == "cuda" else "KIND_CPU")
     port = fields["input"][0]
     sample = {"data_type": port["data_type"], "dims": port["dims"], "zero_data": True}

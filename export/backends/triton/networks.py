@@ -20,7 +20,7 @@ class ServedFile:
 def networks(
     bundle: Bundle, graph: Artefact, batch: Batch, latencies: Latencies | None
 ) -> tuple[dict[str, ServedFile], list[str]]:
-    """By Triton's backend the graph, and the newest engine in its precision that it runs; and notes on them."""
+    """The served files by Triton's backend: the graph, and the newest engine in its precision; and notes on them."""
     network, most, kind, notes = bundle.manifest.network_sha256, batch.max, graph.precision, []
     device: Literal["cpu", "cuda"] = "cuda" if kind == "bf16" else "cpu"  # which has no bf16 convolutions
     result = {"onnxruntime": ServedFile(graph, most, _batching(network, graph, most, device, latencies))}
@@ -58,7 +58,7 @@ def unbatched(batch: Batch) -> str:
 
 
 def _why_not(network: str, files: str, latencies: Latencies) -> str:
-    """What latencies are wanted, and what was measured instead."""
+    """Which latencies are missing, and what was measured instead."""
     if any(one.network != network for one in latencies.measured):
         return f"{files} of this network, only for another network"
     there = ", ".join(sorted({one.file for one in latencies.measured})) or "nothing"
@@ -68,7 +68,7 @@ def _why_not(network: str, files: str, latencies: Latencies) -> str:
 def _batching(
     network: str, artefact: Artefact, most: int, device: Literal["cpu", "cuda"], latencies: Latencies | None
 ) -> Batching:
-    """From what was measured of a file, on the device that was faster; plain where nothing was."""
+    """The batching of a file, by its latencies on the faster device; plain without any."""
     of, measured = (network, artefact.sha256), latencies.measured if latencies else ()
     fitting = [one for one in measured if (one.network, one.sha256) == of and one.smallest <= most]
     return choose_batching(min(fitting, key=lambda one: one.best), most) if fitting else plain(device)

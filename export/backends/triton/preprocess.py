@@ -20,7 +20,7 @@ PIXELS = "pixels"
 
 
 def preprocess_graph(image: tuple[int, int, int], spec: Preprocessing, output: str) -> onnx.ModelProto:
-    """From PIXELS, uint8 [B, C, H, W] of stored images [C, H, W], to `output`, float32 [B, C, h, w]."""
+    """A graph from PIXELS, uint8 [B, C, H, W], to `output`, float32 [B, C, h, w]; `image` is [C, H, W]."""
     g = OnnxGraph(OPSET)
     value = g.cast("whole", GraphValue(PIXELS, TensorProto.UINT8), TensorProto.DOUBLE)
     unit = 255

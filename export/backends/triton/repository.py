@@ -8,6 +8,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from qcn.errors import UsageError
+from qcn.export.backends.onnx.precision import read
+from qcn.export.backends.precision import Products
 from qcn.export.backends.triton import config
 from qcn.export.backends.triton.networks import ServedFile
 from qcn.export.bundle import Artefact, Bundle
@@ -81,13 +83,13 @@ def read_repository(content: bytes, path: object = "the repository") -> dict[str
     return files
 
 
-def network_graph(content: bytes) -> bytes:
-    """The network's ONNX graph, as Triton would run it."""
+def read_products(content: bytes) -> Products:
+    """The products of the network's ONNX graph, as Triton would run it."""
     ending = f"{NETWORK}/{VERSION}/{config.FILES['onnxruntime']}"
     result = [content for name, content in read_repository(content).items() if name.endswith(ending)]
     if len(result) != 1:
         raise UsageError(f"it has {len(result)} files …{ending}, but one is expected")
-    return result[0]
+    return read(result[0])
 
 
 def _model(fields: Mapping[str, Any], content: bytes, comments: list[str]) -> dict[str, bytes]:

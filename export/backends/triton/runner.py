@@ -6,7 +6,6 @@ The ensemble is walked step by step: every tensor must have the name, the type a
 batches of up to max_batch_size.
 """
 
-import importlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from qcn.errors import MissingError, UsageError
 from qcn.export.backends.model_file import ModelFile
 from qcn.export.backends.onnx.runner import FIX, cannot, load_onnxruntime, session_options
-from qcn.export.backends.runner import Options, Runner
+from qcn.export.backends.runner import Options, Runner, imported
 from qcn.export.backends.triton.config import FILES, PLATFORMS
 from qcn.export.backends.triton.repository import CONFIG, VERSION, read_repository
 
@@ -43,6 +42,11 @@ class _Model:
     def ensemble(self) -> bool:
         return bool(self.config.platform == "ensemble")
 
+    @property
+    def steps(self) -> Any:
+        """The models of an ensemble, one after the other."""
+        return self.config.ensemble_scheduling.step
+
 
 class TritonRunner(Runner):
     """The ensemble that runs by ONNX Runtime. float32 images enter behind the pre-processing, uint8 ones before it.
@@ -57,10 +61,7 @@ class TritonRunner(Runner):
         self._whole: _Model | None = None
 
     def load_backend(self) -> None:
-        try:
-            importlib.import_module("tritonclient.grpc.model_config_pb2")
-        except ImportError as error:
-            raise MissingError(f"checking a model repository needs Triton's protobuf ({error}): {INSTALL}") from error
+        imported("tritonclient.grpc.model_config_pb2", "tritonclient, which checks a repository,", INSTALL)
         if why := cannot(self.options.precision, "cpu"):
             raise MissingError(f"{why}: {FIX}")
         version = load_onnxruntime("cpu").__version__
@@ -81,18 +82,17 @@ class TritonRunner(Runner):
             raise UsageError(f"{self.path}: {error}") from error
 
     def infer(self, images: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        if self._whole is None:
-            raise UsageError(f"the runner of {self.path} is not open")
-        config, pixels = self._whole.config, images.dtype == np.uint8
-        first, network = config.ensemble_scheduling.step
+        whole = self.opened(self._whole)
+        config, pixels = whole.config, images.dtype == np.uint8
+        first, network = whole.steps
         (network_input,) = first.output_map.values()
         tensors = {config.input[0].name if pixels else network_input: images}
         try:
             if pixels:
-                _check_tensors(self._whole, config.input, tensors)
+                _check_tensors(whole, config.input, tensors)
                 tensors |= self._step(first, tensors)
             tensors |= self._step(network, tensors)
-            _check_tensors(self._whole, config.output, tensors)
+            _check_tensors(whole, config.output, tensors)
         except _Wrong as error:
             raise UsageError(f"{self.path}: {error}") from error
         answers = {port.name: tensors[port.name] for port in config.output}
@@ -114,22 +114,18 @@ class TritonRunner(Runner):
 
     def _ensemble(self) -> _Model:
         """The one whose models are all run by ONNX Runtime: its pre-processing, and then the network."""
-        result = [
-            model
-            for model in self._models.values()
-            if model.ensemble
-            and all(self._models[step.model_name].session for step in model.config.ensemble_scheduling.step)
-        ]
+        models = self._models
+        ensembles = [one for one in models.values() if one.ensemble]
+        result = [one for one in ensembles if all(models[step.model_name].session for step in one.steps)]
         if len(result) != 1:
             raise _Wrong(f"{len(result)} ensembles run in ONNX Runtime, but one is expected")
-        config = result[0].config
-        steps = config.ensemble_scheduling.step
-        if len(steps) != 2 or len(config.input) != 1 or len(steps[0].output_map) != 1:
-            raise _Wrong(f"{config.name} is not pre-processing of one tensor to another, and then the network")
-        return result[0]
+        (whole,) = result
+        if len(whole.steps) != 2 or len(whole.config.input) != 1 or len(whole.steps[0].output_map) != 1:
+            raise _Wrong(f"{whole.name} is not pre-processing of one tensor to another, and then the network")
+        return whole
 
     def _step(self, step: Any, tensors: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """What one model makes of the tensors so far, under the names that the ensemble has for it."""
+        """Run one model on the tensors so far; the outputs get the names that the ensemble has for them."""
         model = self._models[step.model_name]
         feeds = {name: tensors[source] for name, source in step.input_map.items()}
         _check_tensors(model, model.config.input, feeds)
@@ -173,7 +169,7 @@ def _parse(files: dict[str, bytes]) -> dict[str, _Model]:
 
 
 def _check_model(model: _Model) -> None:
-    """What Triton asks of a model of one file: its tensors, batches and warm-up."""
+    """Triton's rules for a model of one file: its tensors, batches and warm-up."""
     config, most = model.config, model.config.max_batch_size
     if model.session:
         for words, ports, there in (
@@ -184,8 +180,8 @@ def _check_model(model: _Model) -> None:
     if too_large := [size for size in config.dynamic_batching.preferred_batch_size if not 0 < size <= most]:
         raise _Wrong(f"{model.name} prefers batches of {too_large[0]}, but max_batch_size is {most}")
     for warmup in config.model_warmup:
-        samples = {name: (sample.data_type, tuple(sample.dims)) for name, sample in warmup.inputs.items()}
-        if samples != {port.name: (port.data_type, tuple(port.dims)) for port in config.input}:
+        samples = {name: _kind(sample) for name, sample in warmup.inputs.items()}
+        if samples != {port.name: _kind(port) for port in config.input}:
             raise _Wrong(f"the warm-up '{warmup.name}' of {model.name} does not match its inputs")
         if not 1 <= warmup.batch_size <= most:
             raise _Wrong(
@@ -200,26 +196,24 @@ def _check_ports(model: _Model, words: str, ports: Any, there: dict[str, Any]) -
     for port in ports:
         if port.name not in there:
             raise _Wrong(f"{model.name} has the {words} '{port.name}', but its file has {', '.join(sorted(there))}")
-        result, kind = there[port.name], _type(port)
+        result, (kind, dims) = there[port.name], _kind(port)
         if TYPES.get(kind, ("",))[0] != result.type:
             raise _Wrong(f"{model.name}: the {words} '{port.name}' is {kind}, but {result.type} in its file")
         if len(result.shape) == 0 or isinstance(result.shape[0], int):
             raise _Wrong(f"{model.name}: the file's {words} '{port.name}' is {result.shape}, with no open batch")
-        if tuple(result.shape[1:]) != tuple(port.dims):
-            raise _Wrong(
-                f"{model.name}: the {words} '{port.name}' is {list(port.dims)}, but {result.shape[1:]} in its file"
-            )
+        if tuple(result.shape[1:]) != dims:
+            raise _Wrong(f"{model.name}: the {words} '{port.name}' is {list(dims)}, but {result.shape[1:]} in its file")
 
 
 def _check_ensemble(model: _Model, models: dict[str, _Model]) -> None:
-    """What Triton asks of an ensemble: its models, every tensor written once and before it is read, the same kind."""
+    """Triton's rules for an ensemble: known models, each tensor written once, before it is read, with the same type."""
     config = model.config
     if config.backend or config.instance_group or config.model_warmup or config.HasField("dynamic_batching"):
         raise _Wrong(
             f"the ensemble {model.name} has a backend, instances, a warm-up or batching: these belong to its models"
         )
-    kinds = {port.name: (_type(port), tuple(port.dims)) for port in config.input}
-    for step in config.ensemble_scheduling.step:
+    kinds = {port.name: _kind(port) for port in config.input}
+    for step in model.steps:
         if step.model_name not in models:
             raise _Wrong(f"the ensemble {model.name} has a step '{step.model_name}', which is not in the repository")
         inner = models[step.model_name].config
@@ -231,9 +225,8 @@ def _check_ensemble(model: _Model, models: dict[str, _Model]) -> None:
         for words, ports, names in (("input", inner.input, step.input_map), ("output", inner.output, step.output_map)):
             _check_map(model, words, ports, names, inner.name, kinds)
     for port in config.output:
-        if kinds.get(port.name) != (_type(port), tuple(port.dims)):
-            kind = kinds.get(port.name, "by no step")
-            raise _Wrong(f"{model.name}: '{port.name}' is {(_type(port), tuple(port.dims))}, and is made {kind}")
+        if (made := kinds.get(port.name, "by no step")) != _kind(port):
+            raise _Wrong(f"{model.name}: '{port.name}' is {_kind(port)}, and is made {made}")
         if port.label_filename:
             labels = model.files.get(port.label_filename, b"").decode(errors="replace").splitlines()
             if len(labels) != port.dims[0]:
@@ -244,7 +237,7 @@ def _check_map(
     model: _Model, words: str, ports: Any, names: Any, inner: str, kinds: dict[str, tuple[str, tuple[int, ...]]]
 ) -> None:
     """The inputs or outputs of one step; what it writes is added to `kinds`."""
-    own = {port.name: (_type(port), tuple(port.dims)) for port in ports}
+    own = {port.name: _kind(port) for port in ports}
     if strange := names.keys() - own.keys():
         raise _Wrong(f"the ensemble {model.name} maps '{min(strange)}', which is not an {words} of {inner}")
     if words == "input" and (lacking := own.keys() - names.keys()):
@@ -264,17 +257,17 @@ def _check_map(
 def _check_tensors(model: _Model, ports: Any, tensors: dict[str, NDArray[Any]]) -> None:
     """Tensors on their way, against what the configuration of a model says of them."""
     for port in ports:
-        tensor, most = tensors[port.name], model.config.max_batch_size
-        expected = TYPES[_type(port)][1]
-        if tensor.dtype != expected or tensor.shape[1:] != tuple(port.dims) or not 1 <= len(tensor) <= most:
+        tensor, most, (kind, dims) = tensors[port.name], model.config.max_batch_size, _kind(port)
+        expected = np.dtype(TYPES[kind][1])
+        if tensor.dtype != expected or tensor.shape[1:] != dims or not 1 <= len(tensor) <= most:
             raise _Wrong(
-                f"'{port.name}' of {model.name} is {tensor.dtype} {list(tensor.shape)}, where {np.dtype(expected)} "
-                f"{list(port.dims)} in batches of 1 to {most} is expected"
+                f"'{port.name}' of {model.name} is {tensor.dtype} {list(tensor.shape)}, where {expected} {list(dims)} "
+                f"in batches of 1 to {most} is expected"
             )
 
 
-def _type(port: Any) -> str:
-    """The name of its data type."""
+def _kind(port: Any) -> tuple[str, tuple[int, ...]]:
+    """The name of its data type, and its shape without the batch."""
     from tritonclient.grpc import model_config_pb2
 
-    return str(model_config_pb2.DataType.Name(port.data_type))
+    return str(model_config_pb2.DataType.Name(port.data_type)), tuple(port.dims)

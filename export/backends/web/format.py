@@ -6,29 +6,21 @@ from typing import Any
 
 from qcn.errors import MissingError
 from qcn.export.backends.format import Format, Job, Made, Support
-from qcn.export.backends.native.format import seen_in
-from qcn.export.backends.precision import Seen
 from qcn.export.backends.web.page import page_difference, wasm_file, write_page
 from qcn.export.backends.web.runner import find_node
 from qcn.export.bundle import Artefact, Bundle
-from qcn.export.program.program import Program
 
 
 class Page(Format):
     """A page with libqcn and the weights in it; it computes as they do, whatever else is asked for."""
 
     def make(self, job: Job) -> Made:
-        job = replace(job, request=replace(job.request, precision="fp32", every_layer=False))
-        result = job.add(self)
-        notes = (f"open {job.bundle.folder / result.file} in a browser: the network runs in it",)
-        return Made(self.name, result, notes=notes)
+        made = super().make(replace(job, request=replace(job.request, precision="fp32", every_layer=False)))
+        return replace(made, notes=(f"open {job.bundle.folder / self.data.file} in a browser: the network runs in it",))
 
     def write(self, job: Job, path: Path) -> dict[str, Any]:
         beside = Bundle.open(job.request.beside) if job.request.beside else None
         return write_page(job.bundle, beside, path)
-
-    def seen(self, content: bytes, program: Program) -> Seen:
-        return seen_in(program)  # it has the same weights
 
     def difference(self, bundle: Bundle, artefact: Artefact, content: bytes, rebuilt: Path) -> str:
         return page_difference(bundle, content)
@@ -41,7 +33,7 @@ class Page(Format):
 
 
 def wasm() -> str:
-    """Where libqcn for browsers is; empty where it is not."""
+    """The path of libqcn for browsers; empty if there is none."""
     try:
         return str(wasm_file("simd"))
     except MissingError:

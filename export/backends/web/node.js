@@ -46,37 +46,30 @@ function send({ texts, arrays }) {
     lengths = Buffer.alloc(16);
   lengths.writeBigUInt64LE(BigInt(head.length), 0);
   lengths.writeBigUInt64LE(BigInt(bodies.reduce((sum, body) => sum + body.length, 0)), 8);
-  process.stdout.write(Buffer.concat([lengths, head, ...bodies]));
+  fs.writeFileSync(1, Buffer.concat([lengths, head, ...bodies]));
 }
 
-// Calls `use` with the texts, the arrays' bytes and the arrays' list of every frame that comes in, one after the other.
-async function eachFrame(stream, use) {
-  let chunks = [],
-    size = 0,
-    needed = 16;
-  for await (const chunk of stream) {
-    chunks.push(chunk);
-    size += chunk.length;
-    while (size >= needed) {
-      const read = Buffer.concat(chunks),
-        head = 16 + Number(read.readBigUInt64LE(0)),
-        end = head + Number(read.readBigUInt64LE(8));
-      chunks = [read];
-      needed = end;
-      if (size < end) break;
-      const texts = JSON.parse(read.subarray(16, head));
-      await use(texts, read.subarray(head, end), texts.arrays);
-      chunks = [read.subarray(end)];
-      size -= end;
-      needed = 16;
+// The next bytes of standard input; the process ends with it.
+function read(count) {
+  const bytes = Buffer.alloc(count);
+  for (let at = 0, more; at < count; at += more) {
+    more = fs.readSync(0, bytes, at, count - at);
+    if (!more) process.exit();
+  }
+  return bytes;
+}
+
+async function serve() {
+  for (;;) {
+    const lengths = read(16),
+      texts = JSON.parse(read(Number(lengths.readBigUInt64LE(0)))),
+      body = read(Number(lengths.readBigUInt64LE(8)));
+    try {
+      send(texts.do === "open" ? await open(texts, body) : infer(texts, body, texts.arrays[0]));
+    } catch (error) {
+      send({ texts: { error: error.message || String(error) }, arrays: [] });
     }
   }
 }
 
-eachFrame(process.stdin, async (texts, body, arrays) => {
-  try {
-    send(texts.do === "open" ? await open(texts, body) : infer(texts, body, arrays[0]));
-  } catch (error) {
-    send({ texts: { error: error.message || String(error) }, arrays: [] });
-  }
-});
+serve();

@@ -6,26 +6,31 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from qcn.data.viewpoints.dataset import SETS
+from qcn.data.viewpoints import light
+from qcn.data.viewpoints.dataset import SETS, familiar
+from qcn.data.viewpoints.solids import Solid
+from qcn.data.viewpoints.toys import CATEGORIES, Toy, toy
 from qcn.errors import UsageError
-from qcn.export.backends.differences import bytes_difference
+from qcn.export.backends.format import bytes_difference
 from qcn.export.backends.web import BUILD
-from qcn.export.backends.web.scene import scene
 from qcn.export.bundle import WEIGHTS, Bundle
-from qcn.export.bundle.digest import manifest_sums
-from qcn.export.bundle.manifest import Manifest
+from qcn.export.bundle.manifest import Manifest, manifest_sums
 from qcn.libqcn.location import CLONE, PACKAGE, first_file
 from qcn.pages.html import render
 
 HERE = Path(__file__).parent
 VARIANTS = ("simd", "plain", "threads")
 EXAMPLES, EXAMPLE_BYTES = 6, 60_000  # golden images in a page, each with the reference's answer; and their pixels
+# Of the toys of `viewpoints`, for toys.js to render:
+SHOWN = (0, 5)  # the instances of each category in a page
+ALL_ROUND = (0, 340)  # degrees of azimuth
+DIGITS = 7  # after the point: pixels are computed in float32
 
 
 def wasm_file(variant: str) -> Path:
@@ -121,7 +126,7 @@ def _text(name: str) -> str:
 
 
 def page_difference(bundle: Bundle, content: bytes) -> str:
-    """The same page, but for tools, and for errors on test images, which a bundle may have got after its page."""
+    """Compare a page with the one built now. Tools and test errors may have been added to the bundle since."""
     networks, own = networks_in(content), bundle.manifest
     if len(networks) > 1:
         return "it shows another network beside this one: export it without beside"
@@ -136,3 +141,45 @@ def page_difference(bundle: Bundle, content: bytes) -> str:
     like = Bundle(bundle.folder, replace(own, tools=manifest.tools, measured=manifest.measured))
     built = page_text(like, [network_of(like)]).encode()
     return bytes_difference(content, built)
+
+
+def scene(size: int, data: str) -> dict[str, Any]:
+    """Toys, lamps and what else decides a picture of `size` pixels a side, and from where the toys of `data` are seen.
+
+    That is from the first angle to the last, which may be by way of 0°; left out where they are seen from all around.
+    """
+    toys = [toy(category, instance, seed=0) for instance in SHOWN for category in range(len(CATEGORIES))]
+    return {
+        "size": size,
+        "familiar": {axis: (at[0], at[-1]) for axis, at in familiar(data).items() if (at[0], at[-1]) != ALL_ROUND},
+        "samples": light.SAMPLES,
+        "stereo": light.STEREO,
+        "ground": light.GROUND_ALBEDO,
+        "gloss": light.GLOSS,
+        "shininess": light.SHININESS,
+        "lights": [asdict(lamp) for lamp in light.LIGHTS],
+        "toys": [described(one) for one in toys],
+    }
+
+
+def described(toy: Toy) -> dict[str, Any]:
+    """A toy as toys.js takes it."""
+    return {
+        "category": CATEGORIES[toy.category],
+        "instance": toy.instance,
+        "floor": toy.floor,
+        "solids": [_solid(solid) for solid in toy.solids],
+    }
+
+
+def _solid(solid: Solid) -> dict[str, Any]:
+    """A solid for toys.js; a ball around its hull limits the pixels that it can touch."""
+    middle = (solid.hull.min(0) + solid.hull.max(0)) / 2
+    return {
+        "matrix": solid.matrix.round(DIGITS).tolist() if solid.matrix.any() else None,
+        "centre": solid.centre.round(DIGITS).tolist(),
+        "planes": solid.planes.round(DIGITS).tolist(),
+        "albedo": round(solid.albedo, DIGITS),
+        "middle": middle.round(DIGITS).tolist(),
+        "reach": round(float(np.linalg.norm(solid.hull - middle, axis=1).max()) + 10**-DIGITS, DIGITS),
+    }

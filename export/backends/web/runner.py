@@ -11,13 +11,13 @@ import subprocess
 import threading
 import weakref
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qcn.errors import MissingError, UsageError
-from qcn.export.backends.frames import LENGTHS, Arrays, decode, encode, lengths
+from qcn.export.backends.frames import Arrays, encode, receive
 from qcn.export.backends.model_file import ModelFile
 from qcn.export.backends.native.runner import layer_arrays
 from qcn.export.backends.runner import Options, Runner
@@ -82,15 +82,14 @@ class WebRunner(Runner):
 
     def _ask(self, request: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         with self._one_at_a_time:
-            if self._node is None or self._node.stdin is None or self._node.stdout is None:
+            if self._node is None or self._node.stdin is None:
                 raise UsageError(f"the runner of {self.path} is not open")
             try:
                 with contextlib.suppress(BrokenPipeError):  # what follows says how it ended
                     for part in encode(request, arrays):
                         self._node.stdin.write(part)
                     self._node.stdin.flush()
-                head, body = lengths(self._read(self._node.stdout, LENGTHS.size))
-                texts, outputs = decode(self._read(self._node.stdout, head), self._read(self._node.stdout, body))
+                texts, outputs = receive(self._read)
             except KeyboardInterrupt:  # its answer would be taken for that to the next question
                 self.close()
                 raise
@@ -98,8 +97,8 @@ class WebRunner(Runner):
             raise UsageError(f"{self.path} in Node: {texts['error']}")
         return texts, outputs
 
-    def _read(self, stream: IO[bytes], count: int) -> bytearray:
-        read = bytearray(stream.read(count))
+    def _read(self, count: int) -> bytes:
+        read = self._node.stdout.read(count) if self._node and self._node.stdout else b""
         if len(read) < count:
             self.close()
             raise UsageError(f"{self.path} in Node: it exited without an answer")

@@ -73,7 +73,7 @@ def check(layer: RoutingLayer, name: str, quantity: str, outputs: Mapping[str, A
 
     None where that cannot be known: the backend does not show the children, or shows what has another shape.
     """
-    exact, single = golden.arrays(f"{name}/{quantity}")
+    exact, single = (of.arrays[f"{name}/{quantity}"] for of in (golden.reference, golden.float32))
     arrays = {key: outputs[key][: len(exact)] for key in _needed(layer, name) if key in outputs}
     if len(arrays) < len(_needed(layer, name)) or arrays[f"{name}/{quantity}"].shape != exact.shape:
         return None

@@ -97,7 +97,9 @@ def compare(
     """Compare each output of the network; `allowed` replaces tolerances by output."""
     judge = golden.judged_by(precision)
     return {
-        name: errors(outputs[name], golden.arrays(name)[0], floor_of(golden, name, judge), judge, allowed.get(name))
+        name: errors(
+            outputs[name], golden.reference.arrays[name], floor_of(golden, name, judge), judge, allowed.get(name)
+        )
         for name in golden.outputs
     }
 

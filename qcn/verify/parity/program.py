@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qcn.export.backends.differences import ULPS, alike
+from qcn.export.backends.format import ULPS, alike
 from qcn.export.program.operations import Array, Operation
 from qcn.export.program.program import Program
 from qcn.terminal.text import readable

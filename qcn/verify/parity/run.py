@@ -19,7 +19,7 @@ any fp32 backend must.
 import math
 import secrets
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from qcn.data.spec import Preprocessing
 from qcn.errors import MissingError, QcnError, UsageError
 from qcn.export.bundle import GOLDEN, WEIGHTS, Artefact, Bundle
-from qcn.export.bundle.golden import Evaluation, Golden
+from qcn.export.bundle.golden import Golden
 from qcn.export.bundle.manifest import Manifest
 from qcn.export.bundle.tolerance import noise_floor, tolerance
 from qcn.export.program.program import Program
@@ -93,15 +93,16 @@ class Origin:
 
     def answers(self, bundle: Bundle, inputs: "Inputs") -> Golden:
         """The answers of the run's network, or of a calibrated bundle's plan, which must have been checked before."""
-        from qcn.export.program.reference import answers, assembled, evaluated, golden_of
+        from qcn.export.program.reference import answers, evaluated, golden_of
 
         if not (program := bundle.program()).calibrated:
             return golden_of(self.network, inputs, bundle.manifest.classes)
         import torch
 
-        result = assembled(inputs, bundle.manifest.classes, *evaluated(program, inputs.input), {})
+        exact, single = evaluated(program, inputs.input)
         trained = answers(self.network, torch.from_numpy(inputs.input).double()).answers
-        return replace(result, plan=True, trained=trained)
+        classes = bundle.manifest.classes
+        return Golden(**vars(inputs), classes=classes, reference=exact, float32=single, plan=True, trained=trained)
 
     def fresh(self, bundle: Bundle) -> Golden:
         """Images that are in no file, with the answers to them."""
@@ -125,16 +126,16 @@ def check_run(bundle: Bundle, origin: Origin, data_dir: Path = Path("data")) -> 
     reasons = [f"{WEIGHTS}: {what}" for what in different]
     reasons += _inputs(golden, run, SHIPPED_REAL if is_shipped_run(origin.folder) else REAL, data_dir)
     exact, single = (_answers(network, golden.input, dtype) for dtype in (torch.float64, torch.float32))
-    trained = Evaluation(golden.trained, {}, {}) if golden.trained else golden.exact
-    compared, wrong = _compared(trained.named(), exact, single, "the run's")
+    trained = golden.trained or golden.reference
+    compared, wrong = _compared(trained.arrays, exact, single, "the run's")
     reasons += wrong
     if program.calibrated != golden.plan:
         reasons.append(f"{GOLDEN} is {'' if golden.plan else 'not '}of a calibrated network, unlike {WEIGHTS}")
     elif golden.plan:  # then the rest is not the run's, but the plan's
         from qcn.export.program.reference import evaluated
 
-        exact, single = (of.named() for of in evaluated(program, golden.input))
-        plan = golden.exact.named()
+        exact, single = (of.arrays for of in evaluated(program, golden.input))
+        plan = golden.reference.arrays
         row_counts = {name: len(array) for name, array in plan.items()}  # of layers not all rows
         exact, single = ({name: of[name][: row_counts.get(name)] for name in of} for of in (exact, single))
         reasons += _compared(plan, exact, single, "the plan's")[1]
@@ -283,12 +284,12 @@ def _answers(network: Any, inputs: NDArray[np.float32], dtype: Any) -> Named:
 
     from qcn.export.program.reference import answers
 
-    return answers(network, torch.from_numpy(inputs).to(dtype)).named()
+    return answers(network, torch.from_numpy(inputs).to(dtype)).arrays
 
 
 def _noise(golden: Golden, exact: Named, single: Named) -> Iterator[str]:
     """Float32 answers further from the truth than float32 rounding: they would widen every tolerance."""
-    for name, result in golden.single.named().items():
+    for name, result in golden.float32.arrays.items():
         if name in exact and exact[name].shape == result.shape:
             limit = tolerance(exact[name], noise_floor(exact[name], single[name]), "fp32")
             off = float(np.abs(result - exact[name]).max())

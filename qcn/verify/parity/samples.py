@@ -7,7 +7,7 @@ come as a `Golden`, edge cases at the end.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from qcn.data.fit import PICTURES, fit, read_picture
 from qcn.data.folder import files_below, is_source, listing
 from qcn.errors import CheckFailed, MissingError, UsageError, unknown_name
 from qcn.export.bundle import WEIGHTS, Bundle
-from qcn.export.bundle.golden import Golden, ReferenceAnswers
+from qcn.export.bundle.golden import Evaluation, Golden
 from qcn.terminal.text import readable
 from qcn.verify.parity.compare import compare
 from qcn.verify.parity.run import Origin
@@ -166,17 +166,18 @@ def _inputs(bundle: Bundle, pictures: Sequence[tuple[str, Any, int]]) -> "Inputs
 
 
 def _answered(bundle: Bundle, inputs: "Inputs") -> Golden:
-    from qcn.export.program.reference import assembled, evaluated, half_floors
+    from qcn.export.program.reference import evaluated, half_floors
 
     program = bundle.program()
     for evaluation in evaluated(program, bundle.golden().input):
-        _hold_against(bundle, evaluation.answers)
+        _hold_against(bundle, evaluation)
     floors = {} if program.calibrated else half_floors(program, inputs.input)
-    answered = assembled(inputs, bundle.manifest.classes, *evaluated(program, inputs.input), floors)
-    return replace(answered, plan=program.calibrated)
+    exact, single = evaluated(program, inputs.input)
+    classes, plan = bundle.manifest.classes, program.calibrated
+    return Golden(**vars(inputs), classes=classes, reference=exact, float32=single, plan=plan, floors=floors)
 
 
-def _hold_against(bundle: Bundle, answers: ReferenceAnswers) -> None:
+def _hold_against(bundle: Bundle, answers: Evaluation) -> None:
     """Refuse a reference that does not answer the golden images as the trained network did."""
     golden = bundle.golden()
     named = {name: getattr(answers, name) for name in golden.outputs}

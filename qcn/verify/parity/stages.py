@@ -99,15 +99,17 @@ def stages(
     """The intermediate values of a backend, in the order of computation."""
     routes = {route.op.name: route for route in layers_routed}
     inspected = {name.partition("/")[0] for name in outputs if "/iteration" in name}
-    layers = list(dict.fromkeys([*(name.partition("/")[0] for name in golden.exact.steps), *golden.exact.layers]))
+    layers = list(
+        dict.fromkeys([*(name.partition("/")[0] for name in golden.reference.steps), *golden.reference.layers])
+    )
     for layer in layers:
-        for name in golden.exact.steps if layer in inspected else ():
+        for name in golden.reference.steps if layer in inspected else ():
             if name.partition("/")[0] == layer:
                 yield from _step(name, outputs, golden, precision, routes.get(layer))
-        for output in ("activation", "pose") if layer in golden.exact.layers else ():
+        for output in ("activation", "pose") if layer in golden.reference.layers else ():
             name = f"{layer}.{output}"
             if (array := outputs.get(name)) is not None:
-                exact, _ = golden.arrays(name)
+                exact = golden.reference.arrays[name]
                 array = array[: len(exact)]
                 compared = _compared(array, golden, name, precision)
                 yield ComparedStage(layer, None, output, compared, _range(array, exact, precision))
@@ -119,14 +121,14 @@ def _step(
     layer, _, iteration = name.partition("/iteration")
     quantities = [quantity for quantity in QUANTITIES if f"{name}/{quantity}" in outputs]
     for quantity in quantities or QUANTITIES:  # libqcn shows no logits
-        exact, _ = golden.arrays(f"{name}/{quantity}")
+        exact = golden.reference.arrays[f"{name}/{quantity}"]
         array = outputs.get(f"{name}/{quantity}")
         if array is not None:
             array = array[: len(exact)]
         compared = None if array is None else _compared(array, golden, f"{name}/{quantity}", precision)
         note = ""
         if array is not None and compared and quantity == "variance":
-            note = _cancellation(array, exact, golden.exact.steps[name].mean)
+            note = _cancellation(array, exact, golden.reference.arrays[f"{name}/mean"])
         statistic = array is not None and compared is not None and quantity != "logit"
         own = check(route, name, quantity, outputs, golden) if statistic and route else None
         yield ComparedStage(
@@ -142,7 +144,7 @@ def _step(
 
 def _compared(array: Array, golden: Golden, name: str, precision: str) -> Errors | None:
     """None for arrays of another shape: they are of another network, and cannot be compared."""
-    exact, _ = golden.arrays(name)
+    exact = golden.reference.arrays[name]
     if array.shape != exact.shape:
         return None
     return replace(errors(array, exact, floor_of(golden, name, precision), precision), histogram=None)

@@ -252,7 +252,7 @@ class _Check:
     def look(self, outputs: Answers, size: int, precision: AnyPrecision) -> tuple[tuple[ComparedStage, ...], str]:
         """Intermediate outputs, in batches of `size`, and a note if unavailable."""
         golden, candidate = self.golden, self.candidate
-        if not golden.exact.steps and not golden.exact.layers:
+        if not golden.reference.steps and not golden.reference.layers:
             has = "golden answers are of the whole network alone" if golden.outputs[1:] else "network has no capsules"
             return (), f"the {has}: there are no layers to look into"
         try:

@@ -1,7 +1,5 @@
-"""Model cards: what is known of a network that ships, read from models/NAME/card.json. No torch here.
-
-`tools/ship_model.py` writes card.json into the bundle's folder, and card.md, which is `text` of it.
-"""
+"""Model cards: what is known of a network that ships. `ship_model.py` writes them into models/NAME: card.json, and
+card.md, which is `text` of it and what `qcn models NAME` prints."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +43,7 @@ class Card:
     """One network. Errors are shares of the images of a split, of the weights that were chosen on validation.
 
     parameters         of the network
-    weights            the file that training left, in models/runs/NAME, with its size and hash
+    weights            the file that training left, in models/runs/NAME, with its size and hash; empty: it does not ship
     recipe             the commands that trained it, one per line
     trained, measured  when, where and by which versions
     errors             by split
@@ -77,11 +75,6 @@ class Card:
     weights: str
     bytes: int
     sha256: str
-
-    @property
-    def headline(self) -> str:
-        """The error that the network is known by."""
-        return " / ".join(f"{100 * rate.error:.2f} %" for rate in self.errors.values())
 
 
 def load_card(folder: Path) -> Card:
@@ -145,10 +138,17 @@ On a GPU, two runs with the same seed differ slightly.
 | | |
 |---|---|
 | bundle | `manifest.json` has the sha256 of its files |
-| weights as trained | `models/runs/{card.name}/{card.weights}` in the repository, {card.bytes:,} bytes |
+| weights as trained | {_weights(card)}, {card.bytes:,} bytes |
 | sha256 of the weights as trained | `{card.sha256}` |
 | sha256 of the training images and labels | `{card.data.sha256}` |
 """
+
+
+def _weights(card: Card) -> str:
+    """Where the weights are that training left."""
+    if not card.weights:
+        return "too large to ship; the bundle is what `qcn calibrate` made of them"
+    return f"`models/runs/{card.name}/{card.weights}` in the repository"
 
 
 def _directions(card: Card) -> str:
