@@ -1,13 +1,11 @@
 """What calibration costs and saves, on the networks that ship: errors on their test splits, sizes, times.
 
     python benchmarks/calibrate.py --data-dir data --json benchmarks/results/calibrate-x86_64.json [MODEL …]
-    python benchmarks/calibrate.py --time --data-dir data --json benchmarks/results/calibrate-x86_64.json [MODEL …]
 
 Every network is calibrated as `qcn calibrate MODEL --max-drop 0.2` does it, on its validation split. Then the test
 splits are answered once by each of: float32, the chosen int8 operations alone, the chosen fp16 capsule layers alone,
-and both, which is the calibrated bundle. Of a split of more than 10,000 images, 10,000 are taken, evenly spread. What
-the file has already of other networks stays. With --time, what was chosen is timed again and nothing else: do so when
-the machine has nothing else to do.
+and both, which is the calibrated bundle. Of a split of more than 10,000 images, 10,000 are taken, evenly spread. Rows
+of other networks in the file stay. Compare times of a quiet machine only.
 """
 
 import argparse
@@ -17,20 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measurements import put, rows_of
+from measurements import put
 
 from qcn.calibrate import pipeline
 from qcn.calibrate.assignments import apply, array_bytes, in_words
 from qcn.calibrate.bodies import find_body
-from qcn.calibrate.images import OBSERVED, spread
-from qcn.calibrate.record import Key, calibrate
+from qcn.calibrate.images import spread
 from qcn.calibrate.request import CalibrationRequest
 from qcn.data.registry import load
 from qcn.export.backends.format import Job
 from qcn.export.backends.onnx.format import UNROLLED_GRAPH
 from qcn.export.request import ExportRequest
 from qcn.intervals import ErrorRate, lost_and_won, paired_drop
-from qcn.names import OperationPrecision
 from qcn.networks.shipped import run_of
 from qcn.terminal.progress import shown
 
@@ -51,13 +47,7 @@ def main() -> None:
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"default: {', '.join(MODELS)}")
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
     parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--time", action="store_true", help="time what was chosen, and measure nothing else")
     arguments = parser.parse_args()
-    if arguments.time:
-        for row in rows_of(arguments.json):
-            if row["model"] in (arguments.models or [row["model"]]):
-                put(arguments.json, [row | timed(row["model"], arguments.data_dir, row["assignment"])], "model")
-        return
     for model in arguments.models or MODELS:
         with tempfile.TemporaryDirectory() as folder, shown():
             result = measured(model, arguments.data_dir, Path(folder))
@@ -76,24 +66,19 @@ def measured(model: str, data_dir: Path, folder: Path) -> dict[str, Any]:
     chosen = result.search.chosen
     assert chosen is not None
     out, _ = pipeline.write(result, folder / "calibrated", request)
-    UNROLLED_GRAPH.add(Job(result.base, ExportRequest()))
-    programs = {
-        "float32": result.program,
-        **{
-            f"{precision} alone": apply(
-                result.program, {k: v for k, v in chosen.assignment.items() if v == precision}, result.calibration
-            )
-            for precision in dict.fromkeys(chosen.assignment.values())
-        },
-        "calibrated": out.program(),
-    }
-    body = find_body(result.base, request.target, programs["calibrated"])
+    Job(result.base, ExportRequest()).add(UNROLLED_GRAPH)
+    programs = {"float32": result.program}
+    for precision in dict.fromkeys(chosen.assignment.values()):
+        alone = {name: one for name, one in chosen.assignment.items() if one == precision}
+        programs[f"{precision} alone"] = apply(result.program, alone, result.calibration)
+    programs["calibrated"] = out.program()
+    body = find_body(result.base, request.backend, programs["calibrated"])
     rows = []
     for split, whole in load(result.calibration.data, data_dir).tests.items():
         images = spread(whole, MOST)
         before = None
         for what, program in programs.items():
-            right = body.predicted(program, images.images, f"{model}, {split}: {what}") == images.labels
+            right = body.answers(program, images.images, f"{model}, {split}: {what}").predicted == images.labels
             before = right if before is None else before
             lost, won = lost_and_won(before, right)
             low, high = paired_drop(lost, won, len(right))
@@ -127,23 +112,6 @@ def measured(model: str, data_dir: Path, folder: Path) -> dict[str, Any]:
         "digits": [asdict(one) | {"kept_in_fp16": one.in_fp16} for one in result.digits],
         "sensitivities": [asdict(one) for one in result.sensitivities],
     }
-
-
-def timed(model: str, data_dir: Path, assignment: dict[str, OperationPrecision]) -> dict[str, Any]:
-    """The times of what was chosen, and of its parts, on this machine."""
-    with tempfile.TemporaryDirectory() as folder:
-        request = CalibrationRequest(data_dir=data_dir)
-        base = pipeline.open_base(run_of(model), Path(folder) / "report", request)
-        program, spec = base.program(), base.manifest.preprocessing
-        images = spread(load(base.manifest.source.data, data_dir).validation, OBSERVED)
-        path = Path(folder) / "ranges.json"
-        ranges = calibrate(path, program, spec, images, "", request.method, Key("", "", ""), "")
-        body = find_body(base, request.target, apply(program, assignment, ranges))
-        parts = [{k: v for k, v in assignment.items() if v == p} for p in dict.fromkeys(assignment.values())]
-        result = {in_words(program, one): body.timed(program, one, ranges) for one in (*parts, assignment)}
-    for what, one in result.items():
-        print(f"{model:26} {what}: {one.words()}", flush=True)
-    return {"body": body.name, "timed": {what: asdict(one) for what, one in result.items()}}
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from measurements import Row, table
+from measurements import Row, grouped, table
 
 OURS = ("qcn", "qcn-deep")
 RIVALS: dict[str, tuple[str, ...]] = {"cnn-small": OURS, "cnn": ()}  # and with which of ours they are compared
@@ -12,7 +12,7 @@ DEV = "viewpoints-dev"  # other toys, whose novel views may be looked at
 
 
 class Recipe(NamedTuple):
-    """What runs must have in common to be averaged: all but the seed. `more` is what is not as the preset has it."""
+    """The settings that averaged runs share: all but the seed. `more` are those that differ from the preset."""
 
     dataset: str
     model: str
@@ -66,10 +66,8 @@ def error_of(row: Row) -> float:
 
 def by_recipe(rows: Sequence[Row]) -> dict[Recipe, list[Row]]:
     """The runs of each recipe, QCN first in each set."""
-    groups: dict[Recipe, list[Row]] = {}
-    for row in sorted(rows, key=lambda row: (row["dataset"], row["model"] != "qcn", row["model"], *recipe(row)[2:])):
-        groups.setdefault(recipe(row), []).append(row)
-    return groups
+    in_order = sorted(rows, key=lambda row: (row["dataset"], row["model"] != "qcn", row["model"], *recipe(row)[2:]))
+    return grouped(in_order, recipe)
 
 
 def choose(rows: Sequence[Row], dataset: str, model: str) -> list[Row]:

@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def faults(folder: Path) -> list[dict[str, Any]]:
-    """What became of each: found by which verdict, at which place, and how far the outputs were off."""
+    """The outcome of each fault: the verdict that found it, its place, and how far the outputs were off."""
     kept = {precision: honest(folder / precision, precision=precision).folder for precision in ("fp32", "fp16")}
     rows = []
     for name, fault in FAULTS.items():

@@ -10,7 +10,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,14 @@ def write(file: Path | None, **record: Any) -> None:
     """Write a JSON file anew, with the stamp at its head; nothing without a file."""
     if file:
         write_text(file, _json({**stamp(), **record}))
+
+
+def grouped(rows: Iterable[Row], key: Callable[[Row], Any]) -> dict[Any, list[Row]]:
+    """Rows by their key, in the order in which keys come first."""
+    groups: dict[Any, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return groups
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

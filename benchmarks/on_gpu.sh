@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Benchmarks on a GPU machine where nothing can be installed.
 #   usage: on_gpu.sh sweep FILE DATA RUNS [TRIAL...]
-#     trains and measures a sweep, such as benchmarks/accuracy/mnist.toml, or some of its trials; the machine has torch
+#     trains and measures a sweep of benchmarks/accuracy or benchmarks/directions, or some of its trials, where torch is
 #     DATA    the folder of the data sets       RUNS    the runs go there, and results.json; finished ones stay
 #     LANES   processes at a time (4); they share the GPU if NVIDIA's Multi-Process Service is there
 #   usage: on_gpu.sh engines OUT GPU HEADERS BUNDLES [NAME...]
@@ -17,9 +17,10 @@ usage() { sed -n 's/^#   usage: /usage: /p' "$0" >&2; exit 2; }
 
 sweep() {
   [ $# -ge 3 ] || usage
-  local file data runs package version lane
+  local file data runs package version lane directions=
   file=$(readlink -f "$1") data=$(readlink -f "$2") runs=$(readlink -m "$3")
   shift 3
+  [[ $file != */directions/* ]] || directions=--directions
   # The package as pyproject.toml lays it out, and its name, without which importlib.metadata does not find its version.
   package=$(mktemp -d)
   trap "rm -rf '$package'" EXIT
@@ -40,7 +41,7 @@ sweep() {
   done
   "${PYTHON:-python3}" -m qcn sweep "$file" "$@" --data-dir "$data" --out "$runs"
   wait
-  "${PYTHON:-python3}" "$root/benchmarks/accuracy.py" "$runs" --data-dir "$data" --json "$runs/results.json"
+  "${PYTHON:-python3}" "$root/benchmarks/accuracy.py" "$runs" $directions --data-dir "$data" --json "$runs/results.json"
 }
 
 engines() {

@@ -56,7 +56,7 @@ const data = JSON.parse(/<script type="application\\/json" id="data">(.*?)<\\/sc
 
 @dataclass(frozen=True)
 class Said:
-    """What one way says of a picture; `order` None where it does not tell."""
+    """The answer of one way to a picture; `order` None if it does not tell."""
 
     label: str
     order: tuple[int, ...] | None

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from qcn.data import registry
 from qcn.data.imageset import ImageSet
-from qcn.evaluate import Answers, Network, open_network
+from qcn.evaluate.networks import Network, open_network
+from qcn.evaluate.rates import Answers
 from qcn.intervals import ErrorRate
 from qcn.names import MANIFEST, RUN
 from qcn.networks.confidence import BINS, calibration_error
@@ -84,7 +85,7 @@ def rejection(answers: Answers, labels: NDArray[np.int64]) -> dict[str, Any]:
 
 
 def identity(model: str) -> dict[str, Any]:
-    """What tells this network from others: its name, its model, its size and the sha256 of its weights."""
+    """The identity of a network: its name, model, size and the sha256 of its weights."""
     folder = run_of(model)
     if not (folder / RUN).is_file():
         source = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["source"]
@@ -101,7 +102,7 @@ def identity(model: str) -> dict[str, Any]:
 
 
 def measure(model: str, arguments: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    """All of it, of one network."""
+    """All measurements of one network."""
     folder = run_of(model)
     is_run = (folder / RUN).is_file()
     network = open_network(folder, device=str(device)) if is_run else open_network(folder)

@@ -9,12 +9,10 @@ network for the table of errors, beside random ones.
 """
 
 import argparse
-import functools
 import itertools
 import multiprocessing
 import statistics
 import time
-import unittest.mock
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -43,7 +41,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--run", type=Path, help="a run of the full-size QCN, for errors on trained weights")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
-    parser.add_argument("--only", metavar="TABLE", help="one of inference, training, layers, half and errors")
+    parser.add_argument("--only", metavar="TABLE", help="one of inference, training, layers and errors")
     arguments = parser.parse_args()
     record: dict[str, Any] = {"device": arguments.device}
     if arguments.run:
@@ -75,9 +73,6 @@ def variants(arguments: argparse.Namespace) -> Iterator[tuple[Any, ...]]:
         about = {"batch": batch, "variant": variant_name(kernels, compiled)}
         yield "training", about, training, batch, kernels, compiled
     yield "layers", {"layer": "all"}, layers
-    if on_gpu:
-        for batch in (1, 64, 256):
-            yield "half", {"layer": "all", "batch": batch}, half, batch
     yield "errors", {"weights": "random", "layer": "all"}, errors, None
     if arguments.run:
         yield "errors", {"weights": "trained", "layer": "all"}, errors, arguments.run
@@ -185,7 +180,7 @@ def training(device_name: str, batch: int, kernels: Kernels, compiled: bool) -> 
 
 @torch.no_grad()
 def problems(network: QCN, image: Tensor) -> list[tuple[str, tuple[Tensor, ...], dict[str, Any]]]:
-    """What each capsule layer is given to route: name, inputs, options."""
+    """The input of each capsule layer: name, arrays, options."""
     given: dict[str, tuple[Tensor, Tensor]] = {}
     hooks = [
         layer.register_forward_pre_hook(lambda _, inputs, name=name: given.update({name: inputs}))
@@ -241,47 +236,6 @@ def layers(device_name: str) -> list[Row]:
                     "of_matrix_product": rate / ceiling,
                 }
             )
-    return rows
-
-
-@torch.no_grad()
-def half(device_name: str, batch: int) -> list[Row]:
-    """Triton's half precision beside its float32, with the children of a window split over 1, 2 and 4 warps.
-
-    `chosen` is the split that a fp16 Route would get, 0 for float32. Errors are those of an image against the float64
-    reference; `planned` is what rounding votes and distances to float16 costs there.
-    """
-    from qcn.kernels import launch
-
-    device, network, rows = torch.device(device_name), seeded(device_name).eval(), []
-    choose = launch._half_split
-    for name, inputs, options in problems(network, torch.randn(batch, 2, 32, 32, device=device)):
-        chosen: list[int] = []
-
-        def forward(split: int | None, inputs: Any = inputs, options: Any = options, chosen: Any = chosen) -> Any:
-            """By `split` warps, 0 for float32; None as it is chosen."""
-
-            def decide(*given: Any) -> int:
-                chosen.append(choose(*given))
-                return chosen[-1] if split is None else split
-
-            with unittest.mock.patch.object(launch, "_half_split", decide):
-                fixed = {"iterations": 2, "unit": False, "logit": False, "save": False, "half": True}
-                return launch.forward(*inputs, **options, **fixed)[:2]
-
-        forward(None)
-        row: Row = {"layer": name, "batch": batch, "chosen": chosen[0]}
-        for split in (0, 1, 2, 4):
-            run = functools.partial(forward, split)
-            label = f"half, split {split}, ms" if split else "float32, ms"
-            row[label] = milliseconds(graph_of(run) if device.type == "cuda" else run, device)
-        image = [x[:1].double() for x in inputs[:2]] + [x.double() for x in inputs[2:]]
-        exact = route(*image, **options, kernels="reference")
-        planned = route(*image, **options, kernels="reference", half=torch.float16)
-        for of, e, p, *result in zip(("pose", "activation"), exact, planned, *map(forward, (0, 1)), strict=True):
-            for way, x in zip(("float32", "half", "planned"), (*result, p), strict=True):
-                row[f"{of}, {way}"] = float((x[:1] - e).abs().max())
-        rows.append(row)
     return rows
 
 

@@ -22,7 +22,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from measurements import RESULTS, ROOT, Row, put
+from measurements import RESULTS, ROOT, Row, grouped, put
 
 import qcn
 
@@ -63,13 +63,13 @@ def main() -> None:
     for row in rows:
         print(row)
     if arguments.history:
-        put(HISTORY, [{"release": qcn.__version__, **row} for row in rows], "release", *KEY)
+        put(HISTORY, [{"release": qcn.__version__, **row} for row in rows], "release", "commit", *KEY)
     else:
         put(arguments.csv, rows, *KEY)
 
 
 def instruction_sets() -> list[str]:
-    """Those that this CPU has."""
+    """The instruction sets that this CPU has."""
     flags = Path("/proc/cpuinfo").read_text(encoding="ascii").split()
     return [name for name, flag in SETS[platform.machine()].items() if not flag or flag in flags]
 
@@ -110,11 +110,8 @@ def times(file: Path, instruction_set: str) -> list[Row]:
 
 def merge(rows: Sequence[Row]) -> list[Row]:
     """Several turns of one thing as one row: the median of their figures, and the least time of all."""
-    groups: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(tuple(str(row[name]) for name in KEY), []).append(row)
     merged = []
-    for turns in groups.values():
+    for turns in grouped(rows, lambda row: tuple(str(row[name]) for name in KEY)).values():
         figures = [name for name, value in turns[0].items() if isinstance(value, float)]
         middle = {name: float(f"{statistics.median(turn[name] for turn in turns):.4g}") for name in figures}
         least = float(f"{min(turn['least_ms'] for turn in turns):.4g}")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import comparison
-from measurements import RESULTS, ROOT, Row, csv_text, read, rows_of, table
+from measurements import RESULTS, ROOT, Row, csv_text, grouped, read, rows_of, table
 
 PAGES = [ROOT / "docs" / name for name in ("results.md", "speed.md", "calibrate.md")]
 RUNS = ROOT / "docs" / "runs.csv"
@@ -101,17 +101,12 @@ def one_answer() -> str:
 
 def times(**wanted: Any) -> list[Row]:
     """The rows of speed.csv that have these values; a value may be one of several."""
+    several = {name: value if isinstance(value, tuple) else (value,) for name, value in wanted.items()}
     rows = rows_of(RESULTS / "speed.csv")
-
-    def fits(row: Row) -> bool:
-        return all(
-            row.get(name, "") in (value if isinstance(value, tuple) else (value,)) for name, value in wanted.items()
-        )
-
-    return [row for row in rows if fits(row)]
+    return [row for row in rows if all(row.get(name, "") in values for name, values in several.items())]
 
 
-def ms(figure: str | None) -> str:
+def ms(figure: str | float | None) -> str:
     """Milliseconds, three digits."""
     if not figure:
         return ""
@@ -164,13 +159,11 @@ def calibrated_engines() -> str:
 
 def libqcn_gpu() -> str:
     """What a C++ program waits for: from images, and from inputs that were pre-processed before."""
-    cells: dict[tuple[str, int], dict[bool, Row]] = {}
-    for row in read("libqcn-h200.json")["results"]:
-        cells.setdefault((row["name"], row["batch"]), {})[row["preprocessing"]] = row["latency_ms"]
-    lines = [
-        [f"`{name}`", str(batch), ms(of[True]["p50"]), ms(of[True]["p99"]), ms(of[False]["p50"])]
-        for (name, batch), of in cells.items()
-    ]
+    lines = []
+    rows = read("libqcn-h200.json")["results"]
+    for (name, batch), several in grouped(rows, lambda row: (row["name"], row["batch"])).items():
+        of = {row["preprocessing"]: row["latency_ms"] for row in several}
+        lines.append([f"`{name}`", str(batch), ms(of[True]["p50"]), ms(of[True]["p99"]), ms(of[False]["p50"])])
     return table(["network", "images", "median", "p99", "pre-processed before"], lines)
 
 
@@ -216,12 +209,10 @@ def cpu() -> str:
 
 def instruction_sets() -> str:
     """Least times of a network in fp32 and calibrated, by the instruction sets allowed."""
-    least: dict[str, dict[str, str]] = {}
-    for row in times(commit=("a42da51", "578dc77"), network="cifar10-qcn"):
-        least.setdefault(row["instruction_set"], {})[row["precision"]] = row["least_ms"]
-    lines = []
-    for name, of in least.items():
-        before, after = of["fp32"], of["calibrated"]
+    rows, lines = times(commit=("a42da51", "578dc77"), network="cifar10-qcn"), []
+    for name, of in grouped(rows, lambda row: row["instruction_set"]).items():
+        least = {row["precision"]: row["least_ms"] for row in of}
+        before, after = least["fp32"], least["calibrated"]
         lines.append([f"`{name}`", ms(before), ms(after), f"{float(before) / float(after):.2f}"])
     return table(["up to", "fp32", "calibrated", "times as fast"], lines)
 
@@ -229,31 +220,22 @@ def instruction_sets() -> str:
 def browser() -> str:
     lines = []
     for machine, narrow in (("x86_64, 2 cores", "sse2"), ("aarch64, 2 cores", "neon")):
-        rows = times(machine=machine, variant="1 thread")
-        for network in dict.fromkeys(row["network"] for row in rows):
-            of = {
-                (row["backend"], row.get("instruction_set", "")): row["least_ms"]
-                for row in rows
-                if row["network"] == network
-            }
-            keys = (("native", ""), ("native", narrow), ("web, Node", ""), ("web, Chromium", ""))
+        keys = (("native", ""), ("native", narrow), ("web, Node", ""), ("web, Chromium", ""))
+        for network, rows in grouped(times(machine=machine, variant="1 thread"), lambda row: row["network"]).items():
+            of = {(row["backend"], row.get("instruction_set", "")): row["least_ms"] for row in rows}
             lines.append([f"`{network}`, {machine.partition(',')[0]}", *(ms(of[key]) for key in keys)])
     return table(["network", "libqcn", "libqcn, 128 bits", "Node", "Chromium"], lines)
 
 
 def routing_gpu() -> str:
     """Batch 64 alone."""
-    rows = [row for row in read("routing-cuda.json")["inference"] if row["batch"] == 64]
-    steps = {row["variant"]: row["ms"] for row in read("routing-cuda.json")["training"]}
-    plain = [row for row in rows if "CUDA graph" not in row["variant"]]
-    graphs = {row["variant"].removesuffix(", CUDA graph"): row["ms"] for row in rows if "CUDA graph" in row["variant"]}
+    record, graph = read("routing-cuda.json"), ", CUDA graph"
+    rows = {row["variant"]: row for row in record["inference"] if row["batch"] == 64}
+    steps = {row["variant"]: row["ms"] for row in record["training"]}
     lines = [
-        [
-            row["variant"],
-            *(ms(str(x)) for x in (row["ms"], graphs[row["variant"]], steps[row["variant"]])),
-            f"{row['peak_gib'] * 1024:,.0f}",
-        ]
-        for row in plain
+        [name, ms(row["ms"]), ms(rows[name + graph]["ms"]), ms(steps[name]), f"{row['peak_gib'] * 1024:,.0f}"]
+        for name, row in rows.items()
+        if not name.endswith(graph)
     ]
     return table(["64 images", "forward", "as a CUDA graph", "training step", "MiB of a forward"], lines)
 
@@ -261,7 +243,7 @@ def routing_gpu() -> str:
 def routing_cpu() -> str:
     record = read("routing-cpu.json")
     lines = [
-        [f"{what}, {row['variant']}", str(row["batch"]), ms(str(row["ms"]))]
+        [f"{what}, {row['variant']}", str(row["batch"]), ms(row["ms"])]
         for what, part in (("forward", "inference"), ("training step", "training"))
         for row in record[part]
         if row["batch"] < 16
@@ -280,25 +262,21 @@ def routing_cpp() -> str:
 
 def calibrated() -> str:
     """What was chosen, what it costs and what it saves on each machine; errors are the same on all."""
-    by_network: dict[str, dict[str, Row]] = {}
-    for machine in ("x86_64", "aarch64"):
-        for row in read(f"calibrate-{machine}.json")["results"]:
-            by_network.setdefault(row["model"], {})[machine] = row
+    machines = ("x86_64", "aarch64")
+    every = [{**row, "on": machine} for machine in machines for row in read(f"calibrate-{machine}.json")["results"]]
     lines = []
-    for network, by_machine in by_network.items():
-        cells = set()
-        for row in by_machine.values():
+    for network, rows in grouped(every, lambda row: row["model"]).items():
+        cells, times = set(), dict.fromkeys(machines, "")
+        for row in rows:
             (after,) = [one for one in row["rows"] if one["what"] == "calibrated" and one["split"] != "familiar"]
             size = row["weights"]["calibrated"] / row["weights"]["float32"]
             error = f"{100 * after['error']['error'] - after['drop']:.2f}"
             lost = f"{after['drop']:+.2f} ({after['low']:+.2f} to {after['high']:+.2f})"
             cells.add((row["words"], error, lost, f"{100 * size:.0f} %"))
+            took = row["timed"][row["words"]]
+            times[row["on"]] = f"{took['float32']:.2f} → {took['milliseconds']:.2f}"
         (same,) = cells
-        times = [
-            f"{of['timed'][of['words']]['float32']:.2f} → {of['timed'][of['words']]['milliseconds']:.2f}" if of else ""
-            for of in (by_machine.get(machine) for machine in ("x86_64", "aarch64"))
-        ]
-        lines.append([f"`{network}`", *same, *times])
+        lines.append([f"`{network}`", *same, *times.values()])
     headings = ["network", "chosen", "error, %", "points lost", "weights", "x86_64, ms", "aarch64, ms"]
     return table(headings, lines)
 
@@ -308,62 +286,67 @@ def calibrated() -> str:
 DIRECTIONS = (
     ("viewpoints, test", "qcn-deep", "without directions", 21870),
     ("viewpoints, test", "cnn-small", "without directions", 21870),
-    ("viewpoints, test", "qcn-deep", "", 21870),
-    ("viewpoints, test", "cnn-small", "", 21870),
     ("viewpoints, test", "qcn-deep", "epochs 120", 21870),
     ("viewpoints, test", "cnn-small", "epochs 120", 21870),
     ("viewpoints, test", "qcn-deep", "epochs 120", 24300),
     ("viewpoints-azimuth-pooled, novel", "qcn-deep", "", 12960),
-    ("eth80, five folds, test", "qcn-deep", "augment mirrored", 2360),
-    ("eth80, five folds, test", "cnn-small", "augment mirrored", 2360),
+    ("eth80, five folds, test", "qcn-deep", "weight 10", 2296),
+    ("eth80, five folds, test", "cnn-small", "weight 10", 2296),
+    ("coil20-between, novel", "qcn-deep", "", 560),
+    ("coil20-between, novel", "cnn-small", "", 560),
     ("scanned, test", "qcn-deep", "", 8000),
     ("scanned, test", "cnn-small", "", 8000),
+    ("scanned-128, test", "qcn-lite0", "weight 5", 8000),
+    ("scanned-128, test", "cnn-lite0", "weight 5", 8000),
+    ("scanned-128, test", "qcn-lite0", "weight 15, epochs 48", 8000),
 )
 
 
 def direction() -> str:
     """Class error and direction, by row and recipe: means over seeds or folds, errors with standard deviations."""
-    groups: dict[tuple[str, str, str, int], list[Row]] = {}
+    every = []
     for row in read("direction-h200.json")["results"]:
         dataset, model, weight = row["row"].split("/")
         data = re.sub(r"-fold\d$", ", five folds", dataset)
         changes = [f"{name} {value}" for name, value in row["changed"].items()]
-        words = ", ".join(["without directions"] * (weight == "off") + changes)
+        weighed = {"off": ["without directions"], "3": []}.get(weight, [f"weight {weight}"])
+        words = ", ".join(weighed + changes)
         for split, figures in row["splits"].items():
-            groups.setdefault((f"{data}, {split}", model, words, row["train"]), []).append(figures)
-    lines = []
+            every.append({**figures, "key": (f"{data}, {split}", model, words, row["train"])})
+    groups, lines = grouped(every, lambda row: row["key"]), []
     for key in DIRECTIONS:
         data, model, words, train = key
-        rows = groups[key]
-        errors = [row["error"] for row in rows]
-        told = [row for row in rows if row.get("median") is not None]
-        cells = [f"{statistics.mean(errors):.2f} ± {statistics.stdev(errors):.2f} %", "", ""]
-        if told:
-            cells[1:] = [
-                f"{statistics.mean(row['median'] for row in told):.1f}°",
-                f"{100 * statistics.mean(row['coverage'] for row in told):.0f} %",
-            ]
-        lines.append([data, f"`{model}`", "; ".join([f"{train:,}"] + [words] * bool(words)), str(len(rows)), *cells])
+        errors = [row["error"] for row in groups[key]]
+        spread = f" ± {statistics.stdev(errors):.2f}" if len(errors) > 1 else ""
+        error = f"{statistics.mean(errors):.2f}{spread} %"
+        recipe = "; ".join(filter(None, (f"{train:,}", words)))
+        lines.append([data, f"`{model}`", recipe, str(len(errors)), error, *angles(groups[key])])
     headings = ["data set, split", "network", "training images; changed", "runs", "error"]
     return table([*headings, "median angle", "within the spread"], lines)
 
 
+def angles(rows: list[Row]) -> list[str]:
+    """The median angle and the share within the spread, on average over the runs that were trained with directions."""
+    with_angles = [row for row in rows if row.get("median") is not None]
+    if not with_angles:
+        return ["", ""]
+    median, covered = (statistics.mean(row[name] for row in with_angles) for name in ("median", "coverage"))
+    return [f"{median:.1f}°", f"{100 * covered:.0f} %"]
+
+
 def photographs() -> str:
     """ETH-80's new objects by networks on EfficientNet-Lite0: means over folds, errors with their range."""
-    groups: dict[tuple[str, str, bool], list[Row]] = {}
+    every = []
     for row in read("direction-h200.json")["results"]:
         if side := re.match(r"eth80-(\d+)-", row["row"]):
-            network = row["row"].split("/")[1]
-            groups.setdefault((side[1], network, "freeze" in row["changed"]), []).append(row["splits"]["test"])
+            key = ("freeze" in row["changed"], side[1], row["epochs"], row["row"].split("/")[1])
+            every.append({**row["splits"]["test"], "key": key})
     lines = []
-    for (side, network, frozen), rows in sorted(groups.items(), key=lambda group: (group[0][2], group[0])):
+    for (frozen, side, epochs, network), rows in sorted(grouped(every, lambda row: row["key"]).items()):
         errors = [row["error"] for row in rows]
-        angle, covered = (statistics.mean(row[name] for row in rows) for name in ("median", "coverage"))
-        lines.append(
-            [f"{'frozen' if frozen else 'tuned'}, {side}×{side}", f"`{network}`", str(len(rows))]
-            + [f"{statistics.mean(errors):.2f} ({min(errors):.1f} to {max(errors):.1f})"]
-            + [f"{angle:.1f}°", f"{100 * covered:.0f} %"]
-        )
+        error = f"{statistics.mean(errors):.2f} ({min(errors):.1f} to {max(errors):.1f})"
+        backbone = f"{'frozen' if frozen else 'tuned'}, {side}×{side}, {epochs} epochs"
+        lines.append([backbone, f"`{network}`", str(len(rows)), error, *angles(rows)])
     headings = ["backbone", "network", "folds", "error, % (range)"]
     return table([*headings, "median angle", "within the spread"], lines)
 
@@ -371,16 +354,15 @@ def photographs() -> str:
 def few_pictures() -> str:
     """Errors by pictures per class, mean and range over seeds; and the least seconds that training took."""
     rows = [row for row in read("few-pictures.json")["results"] if row["count"] != "way"]
-    lines = []
-    for model in dict.fromkeys(row["model"] for row in rows):
+    counts, lines = sorted({row["count"] for row in rows}), []
+    for model, of in grouped(rows, lambda row: row["model"]).items():
         line = [f"`{model}`"]
-        for count in sorted({row["count"] for row in rows}):
-            errors = [row["error"] for row in rows if (row["model"], row["count"]) == (model, count)]
-            seconds = [row["seconds"] for row in rows if (row["model"], row["count"]) == (model, count)]
-            mean = sum(errors) / len(errors)
+        for _, several in sorted(grouped(of, lambda row: row["count"]).items()):
+            errors, seconds = ([row[name] for row in several] for name in ("error", "seconds"))
+            mean = statistics.mean(errors)
             line.append(f"{mean:.1f} % ({min(errors):.1f} to {max(errors):.1f}), {min(seconds):.0f} s")
         lines.append(line)
-    return table(["network", *(f"{count} per class" for count in sorted({row["count"] for row in rows}))], lines)
+    return table(["network", *(f"{count} per class" for count in counts)], lines)
 
 
 def faults() -> str:

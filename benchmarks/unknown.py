@@ -20,7 +20,8 @@ from qcn.data import registry
 from qcn.data.imageset import ImageSet
 from qcn.data.viewpoints.dataset import Variant, render
 from qcn.errors import UsageError
-from qcn.evaluate import Answers, Network, open_network
+from qcn.evaluate.networks import Network, open_network
+from qcn.evaluate.rates import Answers
 from qcn.evaluate.unknown import fitted
 from qcn.intervals import ErrorRate
 from qcn.networks.confidence import KEEP, SCORES, auroc, keeping
@@ -58,7 +59,7 @@ def answers_to(network: Network, images: NDArray[np.uint8]) -> Answers:
 
 
 def measure(name: str, data_dir: Path, device: str, most: int) -> dict[str, Any]:
-    """One network: how many right answers stay known, and what is said of each set of other pictures."""
+    """One network: how many right answers stay known, and how often other pictures are called known."""
     network = open_network(run_of(name), device=device)
     known, temperature = network.known, network.temperature
     if known is None:
